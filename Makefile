@@ -51,8 +51,7 @@ $(EMULATOR): $(VENV)/installed $(wildcard tests/cuda_on_cpu/*.*)
 demo: $(VENV)/installed
 	mkdir -p demo
 	$(BIN)/dpmix simulate demo/sample.fcs --overwrite
-	$(BIN)/dpmix mcmc configs/demo.yaml --overwrite
-	$(BIN)/dpmix gate demo/run.h5 --output demo/gated --overwrite
+	$(BIN)/dpmix run demo/sample.fcs --output demo --overwrite
 
 # One process per test file, at most four at a time: one more than cores, since some tests wait for other processes.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")

@@ -19,8 +19,8 @@ tools have the same standardised events of one sample at a time. Some of the pee
 input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
 
 Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
-adjusted Rand index of the gatings of all events of a sample by two seeds, the number of populations, and the
-share of populations above 0.2% whose proportion has an R-hat below 1.1 and 1.05.
+adjusted Rand index of the gatings of all events of a sample by two seeds and the number of populations.
+real_runs.py has what the chains of a run agree on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 from clusterings import METHODS, OF_DPMIX, PEERS, Events, Ints, matches
-from labelled_runs import Gated, agreement, gated, rand_indices, rhat_shares
+from labelled_runs import Gated, agreement, gated, rand_indices
 from record import FOLDER, write_results
 
 from dpmix.runs.layout import subset_rows
@@ -126,8 +126,7 @@ def _rare_found(table: Ints, n_events: int) -> list[bool]:
 
 
 def _of_stages(results: list[Gated]) -> Row:
-    gate = sum(result.seconds["gate"] for result in results)
-    return {"seconds of gate": round(gate, 1), **rhat_shares(results)}
+    return {"seconds of gate": round(sum(result.seconds["gate"] for result in results), 1)}
 
 
 def stability(method: str, name: str, seeds: Sequence[int], asked: argparse.Namespace) -> Row:
@@ -276,11 +275,11 @@ def table(scores: Scores) -> str:
 
 
 def agreement_table(kept: Row, scores: Scores) -> str:
-    """Markdown: agreement between seeds and between chains and rare gates found, of dpmix on each set."""
+    """Markdown: agreement between seeds and rare gates found, of dpmix on each set."""
     lines = [
         "| | set | seeds | ARI between seeds, mean (least) | populations by seed, first sample | "
-        "R-hat below 1.1 | below 1.05 | rare gates found |",
-        "|---" * 8 + "|",
+        "rare gates found |",
+        "|---" * 6 + "|",
     ]
     for method, name in product(OF_DPMIX, SETS):
         if (row := scores.get(method, {}).get(name)) is None:
@@ -289,10 +288,9 @@ def agreement_table(kept: Row, scores: Scores) -> str:
         if between := kept["stability"].get(method, {}).get(name):
             numbers = ", ".join(map(str, between["populations"][0]))
             cells = [f"{between['ari']:.3f} ({between['least']:.2f})", numbers]
-        shares = [f"{row[key]:.0%}" if key in row else "" for key in ("rhat below 1.1", "rhat below 1.05")]
-        shares.append(f"{row['rare found']:.0%} of {row['rare']:.0f}" if "rare" in row else "")
+        rare = f"{row['rare found']:.0%} of {row['rare']:.0f}" if "rare" in row else ""
         title = METHODS[method].title
-        lines.append(f"| {' | '.join([title, name, str(row['seeds']), *cells, *shares])} |")
+        lines.append(f"| {' | '.join([title, name, str(row['seeds']), *cells, rare])} |")
     return "\n".join(lines)
 
 

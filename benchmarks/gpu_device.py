@@ -18,7 +18,7 @@ CHANNELS = (14, 30, 64, 8)
 """Of the samples that are timed, the most valuable first."""
 
 TINY_CHANNELS = (2,)
-PACKAGES = ("dpmix", "numpy", "pycuda", "torch", "scikit-learn")
+PACKAGES = ("dpmix-cytometry", "numpy", "pycuda", "torch", "scikit-learn")
 CORES = {(7, 5): 64, (8, 0): 64}
 """float32 units of a multiprocessor by compute capability; 128 where not listed."""
 

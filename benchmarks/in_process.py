@@ -11,13 +11,17 @@ from clusterings import Ints
 from dpmix.model.mixture import Array
 from dpmix.populations.assign import assign_events
 from dpmix.populations.find import DRAWS
+from dpmix.populations.proportions import posterior
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import prepare
 from dpmix.runs.verdict import Verdict
 
 
 class Found(NamedTuple):
-    """Proportions of populations with intervals, R-hat and ESS [P], population of each event [N], verdict."""
+    """Proportions of populations with intervals, R-hat and ESS [P], population of each event [N], verdict.
+
+    `draws_alone` [T, S, P]: draws of proportions without the uncertainty of shapes.
+    """
 
     mean: Array
     low: Array
@@ -26,6 +30,7 @@ class Found(NamedTuple):
     ess: Array
     population: Ints
     verdict: Verdict
+    draws_alone: Array
 
 
 def gate_run(run: Path) -> Found:
@@ -37,4 +42,5 @@ def gate_run(run: Path) -> Found:
         summary.add(block, counts)
     gating = summary.gating(task, found)
     population = summary.population.astype(np.int64)
-    return Found(*gating.overall, gating.r_hat, gating.ess, population, gating.verdict)
+    alone = posterior(summary.counts, task.config.seed)
+    return Found(*gating.overall, gating.r_hat, gating.ess, population, gating.verdict, alone)

@@ -1,17 +1,17 @@
 """Count how often 90% intervals of proportions contain the truth, and how many rare populations are found.
 
-    python benchmarks/interval_coverage.py                                    # the default config
-    python benchmarks/interval_coverage.py --set model.coarseness=null       # the exact posterior
+    python benchmarks/interval_coverage.py                                    # the default config, an hour
+    python benchmarks/interval_coverage.py --events 5000 20000 --set model.coarseness=null   # exact posterior
     python benchmarks/interval_coverage.py rare --set model.coarseness=null  # rare populations
     python benchmarks/interval_coverage.py table                              # what was measured before
 
-**intervals**: samples of three to five populations of one kind, whose truth is known and whose shape is not
-that of the model (except for "gaussian", the control). Found populations and true ones are matched one to
-one on F1; a match needs a Jaccard similarity above 1/2. Of the matched ones, the interval should contain the
-**mixing proportion**, from which the number of events of each population was drawn. This is the quantity that
-dpmix promises an interval for: the proportion among the cells that the sample was taken from. The proportion
-among the events of the sample itself is shown, too; it is known more precisely and contained more often.
-"width" is the mean width in units of that of a binomial proportion with certain memberships.
+**intervals**: samples with one large population and up to six others of 0.3% to 30%, in 4 to 12 channels;
+their centres are at least 3.5 to 6 standard deviations apart. Found populations and true ones are matched one
+to one on F1; a match needs a Jaccard similarity above 1/2. Of the matched ones, the interval should contain
+the **mixing proportion**, from which the number of events of each population was drawn. This is the quantity
+that dpmix promises an interval for: the proportion among the cells that the sample was taken from. "Draws
+alone" are the intervals of the same runs without the uncertainty of shapes (`dpmix.populations.borders`).
+"width" is the median width relative to these.
 
 **rare**: samples with populations of 0.05% to 0.5%; the share that is found, by the same rule of a match.
 """
@@ -38,20 +38,23 @@ from record import FOLDER, QUICK_FOLDER, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
+from dpmix.populations.result import INTERVAL
 from dpmix.runs.mcmc import run_mcmc
 
-KINDS = ("gaussian", "skewed", "heavy", "bent", "flat", "clipped", "mixed")
+KINDS = ("gaussian", "skewed", "heavy", "bent", "mixed")
 SHAPES: tuple[Shape, ...] = ("gaussian", "skewed", "heavy", "bent")  # of the populations of "mixed"
-SETTINGS = {
-    "model": {"components": 32},
-    "mcmc": {"chains": 2, "burn_in": 150, "draws": 100},
-    "engine": {"backend": "cpu", "threads": 1},
-}
+SIZES = (5_000, 20_000, 100_000)  # events
+SHARES, MOST_SMALL = (0.003, 0.3), 6  # of the populations but the largest, and their number
+DISTANCES, CHANNELS = (3.5, 6.0), (4, 6, 8, 12)
+SETTINGS: dict[str, Any] = {"engine": {"backend": "cpu"}}
 RARE = (0.0005, 0.001, 0.002, 0.003, 0.005)
 MAIN = (0.4, 0.3, 0.18)
 RARE_EVENTS, RARE_CHANNELS = 40_000, (6, 8, 10)
-RARE_SETTINGS = SETTINGS | {"model": {"components": 64}}
-NORMAL_90 = 3.29  # width of a 90% interval in standard errors
+RARE_SETTINGS = {
+    "model": {"components": 64},
+    "mcmc": {"chains": 2, "burn_in": 150, "draws": 100},
+    "engine": {"backend": "cpu", "threads": 1},
+}
 
 
 class Sample(NamedTuple):
@@ -65,30 +68,14 @@ class Sample(NamedTuple):
 # -------------------------------------------------------------------------------------- samples
 
 
-def sample_of(
-    kind: str,
-    number: int,
-    *,
-    events: tuple[int, int] = (2_000, 5_000),
-    distances: tuple[float, float] = (4.5, 7.0),
-    study: str = "",
-) -> Sample:
-    """Simulate three to five populations in 3 to 6 channels.
-
-    Parameters
-    ----------
-    kind, number : str, int
-        One of `KINDS`, and the number of the sample, which give the random numbers.
-    events, distances : tuple of two numbers
-        Range of the number of events, and of the least distance of populations, in standard deviations.
-    study : str
-        Gives other samples of the same kind and number.
-    """
-    random = np.random.default_rng(zlib.crc32(f"{study}{kind}-{number}".encode()))
-    count, dim = random.integers(3, 6), int(random.integers(3, 7))
-    n = int(random.integers(events[0], events[1] + 1))
-    shares = 0.05 + (1.0 - 0.05 * count) * random.dirichlet(np.full(count, 2.0))
-    centres = apart(random, int(count), dim, random.uniform(*distances))
+def sample_of(kind: str, n: int, number: int) -> Sample:
+    """Simulate a sample of one of `KINDS`, with n events; the arguments give its random numbers."""
+    random = np.random.default_rng(zlib.crc32(f"{kind}-{n}-{number}".encode()))
+    dim = int(random.choice(CHANNELS))
+    small = np.exp(random.uniform(*np.log(SHARES), MOST_SMALL))
+    small = small[np.cumsum(small) < 0.6]
+    shares = np.concatenate([[1.0 - small.sum()], small])
+    centres = apart(random, len(shares), dim, random.uniform(*DISTANCES))
     shapes = [str(random.choice(SHAPES)) if kind == "mixed" else kind for _ in shares]
     return _mixture(random, shares, centres, shapes, n)
 
@@ -103,25 +90,16 @@ def rare_sample(number: int) -> Sample:
 
 
 def _mixture(
-    random: np.random.Generator, shares: Array, centres: Array, shapes: Sequence[str], n: int
+    random: np.random.Generator, shares: Array, centres: Array, shapes: Sequence[Any], n: int
 ) -> Sample:
     """Simulate populations of these shapes around their centres, with random widths."""
     sizes = random.multinomial(n, shares)
     parts = [
-        centre + random.uniform(0.7, 1.1) * _shaped(random, shape, size, centres.shape[1])
+        centre + random.uniform(0.7, 1.1) * shaped(random, shape, size, centres.shape[1])
         for centre, shape, size in zip(centres, shapes, sizes, strict=True)
     ]
     events, labels = join(random, parts)
     return Sample(events, labels - 1, shares)
-
-
-def _shaped(random: np.random.Generator, shape: Any, size: int, dim: int) -> Array:
-    """Return events of a shape: those of populations.py, and "flat", uniform in a ball."""
-    if shape != "flat":
-        return shaped(random, shape, size, dim)
-    directions = random.normal(size=(size, dim))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return np.sqrt(dim + 2.0) * directions * random.uniform(size=(size, 1)) ** (1.0 / dim)
 
 
 # ------------------------------------------------------------------------------------ measuring
@@ -152,29 +130,29 @@ def matched_pairs(labels: Ints, population: Ints) -> list[tuple[int, int]]:
     return matches(table)
 
 
-def intervals_of(case: tuple[str, int], options: Sequence[str]) -> dict[str, Any]:
-    """Measure one sample: counts of intervals that contain the proportions."""
+def intervals_of(case: tuple[str, int, int], options: Sequence[str]) -> dict[str, Any]:
+    """Measure one sample: whether the intervals of matched populations contain the truth, and widths."""
     sample = sample_of(*case)
-    with threadpool_limits(1, "blas"):
-        found = gate(sample, SETTINGS, options)
+    with threadpool_limits(1, "blas"), run_on(sample, SETTINGS, options) as run:
+        found = gate_run(run)
     matched = matched_pairs(sample.labels, found.population)
-    true, own = (np.array(side, int) for side in zip(*matched, strict=True)) if matched else ([], [])
-    n, low, high = len(sample.labels), found.low[own], found.high[own]
-    realised = np.bincount(sample.labels, minlength=len(sample.proportions))[true] / n
-    mixing = sample.proportions[true]
-    usual = NORMAL_90 * np.sqrt(mixing * (1.0 - mixing) / n)
-    contained = int(((low <= mixing) & (mixing <= high)).sum())
-    right = len(found.low) == len(sample.proportions)
+    alone = [ends[0] for ends in np.quantile(found.draws_alone, INTERVAL, axis=0, method="weibull")]
+    rows = []
+    for true, own in matched:
+        truth = float(sample.proportions[true])
+        rows.append(
+            {
+                "contained": bool(found.low[own] <= truth <= found.high[own]),
+                "alone": bool(alone[0][own] <= truth <= alone[1][own]),
+                "width": float((found.high[own] - found.low[own]) / (alone[1][own] - alone[0][own])),
+            }
+        )
     return {
         "kind": case[0],
-        "populations": len(sample.proportions),
-        "matched": len(matched),
-        "right number": right,
-        "mixing": contained,
-        "mixing if right": contained if right else 0,
-        "matched if right": len(matched) if right else 0,
-        "realised": int(((low <= realised) & (realised <= high)).sum()),
-        "width": float(((high - low) / usual).sum()),
+        "events": case[1],
+        "true": len(sample.proportions),
+        "found": len(found.low),
+        "rows": rows,
     }
 
 
@@ -188,29 +166,29 @@ def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
     return {"found": here, "populations": len(found.low)}
 
 
-def of_kind(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return shares over the samples of a kind."""
-    total = {key: sum(row[key] for row in rows) for key in rows[0] if key != "kind"}
-    matched = max(total["matched"], 1)
+def of_cell(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return shares over the samples of one kind and size."""
+    rows = [row for sample in samples for row in sample["rows"]]
     return {
-        "samples": len(rows),
-        "intervals": total["matched"],
-        "mixing": round(total["mixing"] / matched, 3),
-        "mixing, right number": round(total["mixing if right"] / max(total["matched if right"], 1), 3),
-        "realised": round(total["realised"] / matched, 3),
-        "width": round(total["width"] / matched, 2),
-        "matched": round(total["matched"] / total["populations"], 3),
-        "right number": round(total["right number"] / len(rows), 3),
+        "samples": len(samples),
+        "intervals": len(rows),
+        "contained": round(float(np.mean([row["contained"] for row in rows])), 3),
+        "alone": round(float(np.mean([row["alone"] for row in rows])), 3),
+        "width": round(float(np.median([row["width"] for row in rows])), 2),
+        "matched": round(len(rows) / sum(sample["true"] for sample in samples), 3),
     }
 
 
 def measure_intervals(asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the shares by kind, and over all samples."""
-    cases = [(kind, number) for number in range(asked.samples or 32) for kind in asked.kinds]
-    rows = list(_each(partial(intervals_of, options=asked.set), cases, asked.jobs))
-    by_kind = {kind: of_kind([row for row in rows if row["kind"] == kind]) for kind in asked.kinds}
-    wrong = [row for row in rows if row["kind"] != "gaussian"]
-    return by_kind | ({"all but gaussian": of_kind(wrong)} if wrong else {})
+    """Return the shares by kind and size, and over all samples of a size."""
+    cases = [(kind, n, k) for k in range(asked.samples or 4) for n in asked.events for kind in asked.kinds]
+    samples = list(_each(partial(intervals_of, options=asked.set), cases, asked.jobs))
+    cells = {
+        f"{kind}, {n:,}": of_cell([s for s in samples if (s["kind"], s["events"]) == (kind, n)])
+        for kind in asked.kinds
+        for n in asked.events
+    }
+    return cells | {f"all, {n:,}": of_cell([s for s in samples if s["events"] == n]) for n in asked.events}
 
 
 def measure_rare(asked: argparse.Namespace) -> dict[str, Any]:
@@ -236,18 +214,17 @@ def _each(measure: Any, cases: Iterable[Any], jobs: int) -> Iterable[Any]:
 
 
 def table_intervals(measured: dict[str, Any]) -> str:
-    """Markdown: coverage by kind, for each config that was measured."""
+    """Markdown: coverage by kind and size, for each config that was measured."""
     lines = [
-        "| config | kind | samples | intervals | contain the mixing proportion | in samples with the right "
-        "number | contain the sample's | width | populations matched | right number |",
-        "|---" * 10 + "|",
+        "| config | kind, events | samples | intervals | contain the mixing proportion | draws alone | "
+        "relative width | populations matched |",
+        "|---" * 8 + "|",
     ]
-    for config, by_kind in measured.items():
-        for kind, row in by_kind.items():
-            shares = (f"{row[key]:.0%}" for key in ("mixing", "mixing, right number", "realised"))
-            others = (f"{row['width']:.2f}", f"{row['matched']:.0%}", f"{row['right number']:.0%}")
-            counts = (f"{row['samples']}", f"{row['intervals']}")
-            lines.append(f"| {' | '.join([config, kind, *counts, *shares, *others])} |")
+    for config, cells in measured.items():
+        for cell, row in cells.items():
+            counts = f"{row['samples']} | {row['intervals']} | {row['contained']:.0%} | {row['alone']:.0%}"
+            kind, n = cell.split(", ")
+            lines.append(f"| {config} | {kind} {n} | {counts} | {row['width']:.2f} | {row['matched']:.0%} |")
     return "\n".join(lines)
 
 
@@ -285,7 +262,10 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=what, default="intervals")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="default: all")
-    parser.add_argument("--samples", type=int, help="of each kind (32), or rare ones (12); else a trial")
+    parser.add_argument("--events", nargs="+", type=int, default=SIZES, help="of a sample (default: all)")
+    parser.add_argument(
+        "--samples", type=int, help="of each kind and size (4), or rare ones (12); else a trial"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     asked = parser.parse_args()
     trial = asked.samples is not None or asked.kinds != KINDS

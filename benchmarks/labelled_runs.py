@@ -119,20 +119,6 @@ def _table(path: Path) -> tuple[list[float], list[float | None], list[float | No
     return [float(row["proportion"]) for row in rows], columns[0], columns[1]
 
 
-def rhat_shares(results: Sequence[Gated]) -> dict[str, Any]:
-    """Return the shares of the populations above 0.2% whose R-hat is below 1.1 and 1.05, and their number."""
-    known = [
-        rhat
-        for result in results
-        for share, rhat in zip(result.shares, result.rhat, strict=False)
-        if share > SHARE and rhat is not None
-    ]
-    if not known:
-        return {}
-    shares = {f"rhat below {most}": round(float(np.mean(np.less(known, most))), 3) for most in RHATS}
-    return shares | {"rhat most": round(min(max(known), MOST_RHAT), 3), "proportions": len(known)}
-
-
 def agreement(gatings: Sequence[Sequence[Ints]]) -> dict[str, Any]:
     """Compare gatings of the same samples by several seeds.
 

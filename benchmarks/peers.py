@@ -219,7 +219,7 @@ class Fit:
 
 OURS: Any = {
     "module": "dpmix",
-    "distribution": "dpmix",
+    "distribution": "dpmix-cytometry",
     "blas_threads": 1,  # as in a run: the engine's threads are others
     "arithmetic": "float32 densities, float64 sums",
 }

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "results"
 QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
-PACKAGES = ("dpmix", "numpy", "scipy", "scikit-learn")
+PACKAGES = ("numpy", "scipy", "scikit-learn")
 OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "numba")
 LOAD_BEFORE = os.getloadavg()[0]
 
@@ -38,7 +38,9 @@ def machine() -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES} | _installed(OPTIONAL_PACKAGES),
+        "versions": {"dpmix": version("dpmix-cytometry")}
+        | {name: version(name) for name in PACKAGES}
+        | _installed(OPTIONAL_PACKAGES),
     }
 
 

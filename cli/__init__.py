@@ -16,7 +16,22 @@ from dpmix.errors import ConfigError, DpmixError, printable
 from dpmix.system.console import keep_unknown_characters, leave_stdout
 from dpmix.system.memory import address_limit
 
-from . import app, associate, bem, devices, drift, explore, gate, info, init, mcmc, predict, simulate
+from . import (
+    app,
+    associate,
+    bem,
+    devices,
+    drift,
+    explore,
+    gate,
+    info,
+    init,
+    mcmc,
+    predict,
+    run,
+    simulate,
+    types,
+)
 
 
 class Commands(click.Group):
@@ -29,7 +44,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except DpmixError as error:
             for line in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                click.echo(f"dpmix: {printable(line)}", err=True)
+                click.echo(f"dpmix: {line}", err=True)
             ctx.exit(error.exit_code)
         except Exception as error:
             line = _lack_of_memory(error) or _unusable_output(error)
@@ -90,17 +105,36 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 @click.group("dpmix", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="dpmix")
+@click.version_option(package_name="dpmix-cytometry")
 def main() -> None:
     """Fit Bayesian Gaussian mixture models to large flow and mass cytometry data.
 
     \b
-    A first run:
+    A first run, from a file to a report:
+      dpmix run sample.fcs
+
+    \b
+    The same in steps:
       dpmix init sample.fcs --output run.yaml
       dpmix mcmc run.yaml
       dpmix gate run.h5 --output gated
     """
 
 
-for module in (init, drift, mcmc, bem, gate, app, explore, associate, predict, info, simulate, devices):
+for module in (
+    run,
+    init,
+    drift,
+    mcmc,
+    bem,
+    gate,
+    app,
+    explore,
+    associate,
+    predict,
+    types,
+    info,
+    simulate,
+    devices,
+):
     main.add_command(module.command)

@@ -59,7 +59,8 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
 
     A regression of the counts of all populations together, with the uncertainty of the gating, variation
     between samples, and random effects (1 | column). A contrast names two values of a column. The effect is
-    the ratio of abundances compared with the populations that do not change. Needs 'dpmix[associate]'.
+    the ratio of abundances compared with the populations that do not change. Needs
+    'dpmix-cytometry[associate]'.
 
     A column of numbers is a slope, unless a contrast names two of its values or it has at most 6 different
     integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--map",
     "with_map",
     is_flag=True,
-    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix[map]').",
+    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "--compare",
     type=GivenPath(path_type=Path),
     help="Also score the populations against the gates of a FlowJo workspace or a GatingML 2.0 file "
-    "(needs 'dpmix[flowjo]').",
+    "(needs 'dpmix-cytometry[flowjo]').",
 )
 @click.option(
     "--judged",
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     help="Subtract the shifts of the samples (model.shifts) from the values in events.h5ad; FCS files get "
     "channels with these values.",
 )
+@click.option(
+    "--without-artefacts",
+    is_flag=True,
+    help="Leave populations that look like debris, doublets or dead cells out of the proportions; their "
+    "events stay in all files.",
+)
 @gating.options
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
@@ -58,7 +64,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     Populations are separated by a valley of the posterior mean density and by some standard deviations. The
     report and tree.json show the whole tree of populations; --level or --populations cut it at another
     height. Each event gets its most probable population, the probability of this population, and the entropy
-    over all populations, from the draws.
+    over all populations, from the draws. Scatter and a viability stain mark the populations that look like
+    debris, doublets or dead cells.
 
     \b
     Files in the folder of --output:
@@ -70,6 +77,10 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       tree.json            tree of populations
       aligned.nc           draws with aligned components, for ArviZ
       samples.nc           draws of the events of each sample, for dpmix associate
+      types.csv            with --types: proportions of the cell types in each sample, with 90% intervals
+      types.populations.csv, types.suggested.csv, types.answer.csv
+                           with --types: types next to populations, unknown populations as rows, and
+                           what the data say about the table
       strategy.csv         with --strategy: gates of each population, purity and yield
       shifts.csv           of a run with model.shifts: shift of each sample and channel
       explored.csv         with --judged: number, share and medians of the events found
@@ -82,8 +93,10 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
+      dpmix gate run.h5 --output gated --types pbmc-t
       dpmix gate run.h5 --output gated --strategy
       dpmix gate run.h5 --output gated --compare workspace.wsp
+      dpmix gate run.h5 --output gated --without-artefacts
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
     from dpmix.report import gate
@@ -91,7 +104,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
 
     with ProgressDisplay(quiet):
         names = ("data", "memberships", "with_map", "strategy", "compare", "judged", "calibrated")
-        own = {name: options[name] for name in names}
+        own = {name: options[name] for name in (*names, "without_artefacts")}
         found = gate.gate(run, output, **own, **gating.arguments(options))
     if not quiet:
         click.echo(
@@ -111,7 +124,33 @@ def _summary(found: Gating) -> list[str]:
         lines.append("proportions: of all samples, each event with its weight in the run (data.weights)")
     implausible = int(found.n_implausible.sum())
     lines.append(f"implausible events: {implausible:,} ({implausible / found.n_events.sum():.2%})")
+    lines += _types(found) + _artefacts(found)
     return lines + _explored(found) + _strategies(found) + _comparison(found)
+
+
+def _artefacts(found: Gating) -> list[str]:
+    """Return a line about debris, doublets and dead cells."""
+    from dpmix.report.findings import artefacts
+
+    return [line] if (line := artefacts(found)) else []
+
+
+def _types(found: Gating) -> list[str]:
+    """Return a line per cell type, and what the data say about the table."""
+    if found.types is None:
+        return []
+    from dpmix.report.type_tables import findings, overall_rows
+
+    lines = [f"cell types by {found.types.table.source}:"]
+    for row in overall_rows(found):
+        ends = "" if row.low is None else f" ({row.low:.2%} to {row.high:.2%})"
+        lines.append(f"  {row.share:7.2%}{ends}  {row.name}")
+    notes = [one.text for one in findings(found) if one.finding != "cell"]
+    return (
+        lines
+        + [f"  {text}" for text in notes[:8]]
+        + [f"  {len(notes) - 8} more in types.answer.csv"] * (len(notes) > 8)
+    )
 
 
 def _explored(found: Gating) -> list[str]:
@@ -161,6 +200,7 @@ def _table(found: Gating) -> list[str]:
 
     mean, low, high = found.overall
     alone = len(found.draws) == 1
+    shares = ["left out" if out else f"{m:7.2%}" for m, out in zip(mean, found.left_out, strict=True)]
     ends = ["" if alone else f" ({a:.2%} to {b:.2%})" for a, b in zip(low, high, strict=True)]
     cells = [mixing_cells(found, p) for p in range(found.n_populations)]
     lines = []
@@ -169,5 +209,5 @@ def _table(found: Gating) -> list[str]:
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
     for p, title in enumerate(found.titles):
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends[p]}  {title}")
+        lines.append(f"  {p + 1:3d}  {shares[p]:>7}{ends[p]}  {title}")
     return lines

@@ -29,6 +29,26 @@ STATE_VALUES = click.option(
     is_flag=True,
     help="Also write the values of the state channels of each event to Parquet and CSV.",
 )
+TYPES = (
+    click.option(
+        "--types",
+        help="Table of cell types: a CSV file with a row per type and a column per marker, or the name of a "
+        "built-in table (dpmix types --list). Events get the column type.",
+    ),
+    click.option(
+        "--types-zero",
+        type=click.Choice(("lo", "blank")),
+        help="What the number 0 means in the table of --types.",
+    ),
+    click.option(
+        "--type-certainty",
+        type=click.FloatRange(0.0, 1.0, min_open=True),
+        default=0.7,
+        show_default=True,
+        help="Least probability of a child in the table (column parent), given its parent, for an event to "
+        "get it.",
+    ),
+)
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 POPULATIONS = (
     click.option(
@@ -67,7 +87,7 @@ QUIET = click.option("--quiet", is_flag=True, help="Show warnings and errors onl
 
 def options(command: Command) -> Command:
     """Add the options of a command that assigns events to populations."""
-    return _decorated(command, FORMAT, STATE_VALUES, *POPULATIONS, OVERWRITE, QUIET)
+    return _decorated(command, FORMAT, STATE_VALUES, *TYPES, *POPULATIONS, OVERWRITE, QUIET)
 
 
 def population_options(command: Command) -> Command:
@@ -98,7 +118,10 @@ def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         "decisions": options["decisions"],
         "engine": [f"engine.{key}={flow(options[key])}" for key in keys if options[key] is not None],
     }
-    given |= {name: options[name] for name in ("formats", "state_values", "overwrite") if name in options}
+    names = ("formats", "state_values", "types", "type_certainty", "overwrite")
+    given |= {name: options[name] for name in names if name in options}
+    if options.get("types_zero"):
+        given["types_zero"] = options["types_zero"]
     if options["draws"] is not None:
         given["n_draws"] = options["draws"]
     return given

@@ -48,7 +48,8 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
     with a row per sample and a column file, stands for its files and becomes data.samples. Names of markers
     that differ in spelling between files are listed with a suggestion for data.rename, as comments; channels
     that some files lack are listed and left out. Signalling markers, cytokines and Ki67 are suggested for
-    data.state_channels, as comments.
+    data.state_channels, as comments. Where the files have area and height of forward scatter, a gate for
+    single cells is proposed at data.gate, as a comment.
 
     \b
     Examples:
@@ -103,12 +104,9 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
     from dpmix.inputs.channels import display_names
-    from dpmix.inputs.samples import open_samples
-    from dpmix.inputs.storage import Storage
     from dpmix.inputs.suggest import suggest
 
-    table = _table_of_samples(files)
-    sources, _ = open_samples(() if table else files, table, Path(), Storage.temporary())
+    table, sources = _table_of_samples(files), open_files(files)
     settings = suggest(sources, _known(compensation), over_time=True)
     names = display_names(sources[0].details)
     given = [_relative(file, folder) for file in files]
@@ -121,6 +119,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
         comments=True,
         blocks={
             "data.files": [f"- {flow(file)}" for file in config.data.files],
+            "data.gate": _singlet_lines(sources),
             "data.channels": _channel_lines(names, settings.channels),
             "data.state_channels": _state_lines(names, settings.channels),
             "data.rename": _rename_lines(settings.spellings),
@@ -130,6 +129,15 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
     notes = [" ".join(line.split()) for line in settings.notes]
     about = [*(" ".join(line.split()) for line in _about(files, sources)), *notes]
     return "".join(f"# {line}\n" for line in about) + "\n" + text, notes
+
+
+def open_files(files: Sequence[str]) -> list[Source]:
+    """Open data files, or those of a table of samples."""
+    from dpmix.inputs.samples import open_samples
+    from dpmix.inputs.storage import Storage
+
+    table = _table_of_samples(files)
+    return open_samples(() if table else files, table, Path(), Storage.temporary())[0]
 
 
 def _table_of_samples(files: Sequence[str]) -> str | None:
@@ -196,12 +204,11 @@ def _config(
 
 def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
     """Return lines that describe the files; short ones if some of the files are globs or folders."""
-    from importlib.metadata import version
-
+    from dpmix import __version__
     from dpmix.inputs.compensation import not_applied
 
     lines = [
-        f"A config of dpmix {version('dpmix')}, written by dpmix init.",
+        f"A config of dpmix {__version__}, written by dpmix init.",
         "Paths of files that are read are relative to the folder of this config, of files that are written",
         "(output.path, engine.scratch) to the current folder.",
     ]
@@ -213,6 +220,27 @@ def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
             for text in (*source.warnings, *not_applied(source))
         ]
     return [*lines, *(line for source in sources for line in data_files.describe(source))]
+
+
+def _singlet_lines(sources: Sequence[Source]) -> list[str]:
+    """Return data.gate: null, with a gate for single cells as comments; no lines without area and height."""
+    from dpmix.inputs.singlets import singlet_gate
+
+    try:
+        gate = singlet_gate(sources)
+    except DataError:  # a file lacks the channel: it is not needed
+        gate = None
+    if gate is None:
+        return []
+    corners = ", ".join(f"({area:.0f}, {height:.0f})" for area, height in gate.vertices)
+    return [
+        "null",
+        f"# Single cells, proposed: {gate.area} is {gate.low:.2f} to {gate.high:.2f} times {gate.height},",
+        f"# as of {gate.share:.1%} of the events read.",
+        f"# Corners of this gate ({gate.area}, {gate.height}): {corners}.",
+        "# It is not applied: draw it in FlowJo, or write it as GatingML 2.0, and name the file here.",
+        "# Without it, dpmix gate marks populations that look like doublets.",
+    ]
 
 
 def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:

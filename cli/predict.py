@@ -31,10 +31,13 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     With state channels (data.state_channels), populations.csv and samples.nc have their medians; `dpmix
     associate` compares them between the files.
 
+    With --types, types.csv has the cell types of each file; thresholds come from these files.
+
     \b
     Examples:
       dpmix predict run.h5 new.fcs --output predicted
       dpmix predict run.h5 'week2/*.fcs' --output predicted --format csv
+      dpmix predict run.h5 new.fcs --output predicted --types pbmc-t
     """
     from dpmix.report import gate
     from dpmix.runs.display import ProgressDisplay

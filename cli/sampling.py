@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -72,19 +72,47 @@ def sample(
     if resume and overwrite:
         raise click.UsageError("--resume continues a run file and --overwrite replaces it; give one of them")
     from dpmix.config.yaml_text import flow
-    from dpmix.runs.resume import choose
 
     given = {"output.path": output, "seed": seed, "engine.threads": threads}
     overrides = [*settings, *(f"{key}={flow(value)}" for key, value in given.items() if value is not None)]
+    sample_to_end(kind, config, overrides, resume, overwrite, quiet, profile=profile)
+
+
+def sample_to_end(
+    kind: Kind,
+    config: Path,
+    overrides: Sequence[str],
+    resume: bool,
+    overwrite: bool,
+    quiet: bool,
+    *,
+    profile: bool = False,
+    summary: bool = True,
+    again: str = "",
+) -> None:
+    """Run a sampler; exit if it does not reach its end, and print the command that continues it.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        ``key=value`` of the config.
+    profile, summary : bool
+        Print the time spent in each part, and the summary of the run.
+    again : str
+        Command that continues a stopped run. Default: that of the sampler.
+    """
+    from dpmix.runs.resume import choose
+
     chosen = choose(kind, config, overrides, resume)
     if chosen.finished is not None:
-        _show_finished(chosen.finished, chosen.output, profile, quiet)
+        if summary:
+            _show_finished(chosen.finished, chosen.output, profile, quiet)
         return
     result, exit_code = _run(kind, chosen, resume, overwrite, quiet)
-    if result is not None:
+    if result is not None and summary:
         _show_result(result, profile, quiet)
     if result is None or not result.completed:
-        again = f"dpmix {kind} {quoted(chosen.output)} --resume"
+        again = again or f"dpmix {kind} {quoted(chosen.output)} --resume"
         click.echo(f"dpmix: stopped; resume with: {again}", err=True)
         click.get_current_context().exit(exit_code)
 

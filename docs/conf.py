@@ -16,6 +16,7 @@ from typing import Any
 import click
 from docutils import nodes
 from latex2mathml.converter import convert
+from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
@@ -30,7 +31,7 @@ from dpmix.config.write import reference
 
 project = "dpmix"
 author = "the dpmix developers"
-version = release = version_of("dpmix")
+version = release = version_of("dpmix-cytometry")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_click", "sphinx_design"]
 smartquotes = False  # they would turn the -- of an option into a dash
@@ -164,6 +165,7 @@ def leave_out(app: Sphinx, context: click.Context, lines: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(FilesElsewhere)
+    app.add_lexer("csv", TextLexer)  # Pygments has none
     app.add_directive("config-reference", ConfigReference)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))
     app.connect("sphinx-click-process-description", lay_out_help)

@@ -42,22 +42,22 @@ MOST_BYTES = 150_000  # of a picture
 SECONDS = 300.0  # longest wait; commands of dpmix take seconds, on a busy machine minutes
 
 NAMES = {
-    "CD4 naive": "CD3+ CD4+ CD45RA+",
-    "CD4 central memory": "CD3+ CD4+ CD45RA- CCR7+ CD127+",
+    "CD4 naive": "CD3+ CD4+ CD45RAhi",
+    "CD4 central memory": "CD3+ CD4+ CD45RA- CCR7hi CD127hi",
     "CD4 effector memory": "CD3+ CD4+ CCR7-",
-    "CD4 regulatory": "CD3+ CD4+ CD25+ CD127-",
-    "CD8 naive": "CD3+ CD8+ CD45RA+ CCR7+",
+    "CD4 regulatory": "CD3+ CD4+ CD25hi CD127-",
+    "CD8 naive": "CD3+ CD8+ CD45RAhi CCR7hi",
     "CD8 central memory": "CD3+ CD8+ CD45RA- CCR7+",
     "CD8 effector": "CD3+ CD8+ CCR7-",
     "Double negative T": "CD3+ CD4- CD8- CD56-",
-    "NKT cells": "CD3+ CD4- CD8- CD56+",
-    "NK cells": "CD3- CD56+",
+    "NKT cells": "CD3+ CD4- CD8lo CD56hi",
+    "NK cells": "CD3- CD56hi",
     "B cells": "CD3- CD19+",
     "Monocytes": "CD3- CD14+",
     "Debris": "CD3- CD19- CD14- CD56-",
 }
 """The table of names in the tutorial: each name, and the markers by which its population is recognised."""
-MERGED = "CD3- CD56+ CD127-", "CD3- CD56+ CD127+"
+MERGED = "CD3- CD56hi CD127-", "CD3- CD56hi CD127hi"
 """The markers of two populations of NK cells, CD56 dim and bright, which are merged before they are named."""
 REGULATORY = ("CD127", (0.0, 0.35)), ("CD25", (0.62, 0.84))
 """A box around regulatory CD4 T cells: channel and ends on both axes, transformed scale."""
@@ -120,7 +120,8 @@ class Page:
         rows = [
             row
             for row in self.find_all("#rows tr")
-            if set(markers.split()) <= set(row.find_element(By.CSS_SELECTOR, ".phenotype").text.split())
+            if set(markers.split())
+            <= set((row.find_element(By.CSS_SELECTOR, ".phenotype").get_attribute("title") or "").split())
         ]
         if len(rows) != 1:
             raise RuntimeError(f"{len(rows)} populations are {markers}")

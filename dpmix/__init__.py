@@ -20,7 +20,9 @@ is fast.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,10 +79,23 @@ if not TYPE_CHECKING:  # a type checker would accept any name
         if name == "__version__":
             from importlib.metadata import version
 
-            return version("dpmix")
+            return version("dpmix-cytometry")
         if name in _MODULE_OF:
             return getattr(import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'dpmix' has no attribute {name!r}")
+
+
+def _warn_of_older_package() -> None:
+    """Warn if a distribution named dpmix was installed into the folder of this one, dpmix-cytometry."""
+    for path in Path(__file__).parent.parent.glob("dpmix-*-info"):
+        warnings.warn(
+            f"{path}: an older package has the name dpmix and writes to the same folder; remove both (pip "
+            "uninstall dpmix dpmix-cytometry), and install dpmix-cytometry again",
+            stacklevel=2,
+        )
+
+
+_warn_of_older_package()
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,18 @@
 
 
 class DpmixError(Exception):
-    """An error outside the program, shown as one line without a traceback (exit code 1)."""
+    """An error outside the program, shown as one line without a traceback (exit code 1).
+
+    Parameters
+    ----------
+    text : str
+        Control characters, which names in a file may contain, become spaces.
+    """
 
     exit_code = 1
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 class ConfigError(DpmixError):
@@ -19,8 +28,8 @@ class ConfigError(DpmixError):
     exit_code = 2
 
     def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(problems))
+        self.problems = [printable(problem) for problem in problems]
+        Exception.__init__(self, "\n".join(self.problems))
 
 
 class EngineError(DpmixError):

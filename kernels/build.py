@@ -160,7 +160,7 @@ def cache_folder() -> Path:
     try:
         import platformdirs  # comes with PyCUDA
     except ImportError:
-        raise DpmixError("PyCUDA is not installed: pip install 'dpmix[cuda]'") from None
+        raise DpmixError("PyCUDA is not installed: pip install 'dpmix-cytometry[cuda]'") from None
     return Path(platformdirs.user_cache_dir("dpmix", appauthor=False)) / "kernels"
 
 

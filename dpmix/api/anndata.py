@@ -236,6 +236,7 @@ def _table(gating: Gating, events: Ints, estimates: Estimates) -> Any:
         {
             "population": [str(p) for p in range(1, gating.n_populations + 1)],
             "phenotype": list(gating.phenotypes),
+            "full phenotype": list(gating.full_phenotypes),
             "events": events,
             "proportion": estimates.mean,
             "low": estimates.low,

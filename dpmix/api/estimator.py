@@ -14,7 +14,7 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as _error:
     raise ImportError(
-        f"dpmix.DPMixture needs scikit-learn ({_error}): pip install 'dpmix[sklearn]'"
+        f"dpmix.DPMixture needs scikit-learn ({_error}): pip install 'dpmix-cytometry[sklearn]'"
     ) from None
 
 from dpmix.api.events import Folder, events_file, require_unmasked, standardised, write_events

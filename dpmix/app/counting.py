@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dpmix.app.live import Live, revision
-from dpmix.populations import decide, proportions
+from dpmix.populations import decide
 from dpmix.populations.assign import assign_events
+from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.decisions import Decisions
@@ -55,14 +56,18 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
     found = decided_populations(live.forest, decide.decided(live.forest, decisions))
     events = task.events
     counts = np.zeros((len(found.draws), len(events.samples), found.n_populations), np.int64)
+    populations = []
     for block, own in assign_events(task, found):
         counts[:, block.sample] += own
+        populations.append(block.population.astype(np.int32))
         if not is_wanted():
             return None
     prior = prior_counts(run, found.draws, found.components, found.n_populations)
-    drawn = proportions.posterior(counts, task.config.seed, prior)
+    drawn, mean, _ = estimate_proportions(
+        counts, task.config.seed, prior, events.values, np.concatenate(populations)
+    )
     weights = None if events.weights is None else events.weights.values
-    both = proportions.posterior_mean(counts, prior), drawn
+    both = mean, drawn
     estimates = Estimates.of(*(over_samples(each, np.diff(events.sample_starts), weights) for each in both))
     ends = zip(*(each.tolist() for each in estimates), strict=True)
     rows = [_row(mean, low, high, len(drawn) > 1) for mean, low, high in ends]

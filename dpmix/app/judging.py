@@ -21,7 +21,7 @@ import numpy as np
 
 from dpmix.app.files import JUDGED
 from dpmix.app.jobs import command
-from dpmix.app.live import Live, inside, limits_of, most_probable, population_of_events
+from dpmix.app.live import Live, inside, levels_of, most_probable, population_of_events
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.exploration import explorer_of, learn_ahead
@@ -41,6 +41,7 @@ from dpmix.inputs.samples import NAME, read_table
 from dpmix.model.mixture import Ints
 from dpmix.populations import decide, explored
 from dpmix.populations.decisions import Decisions
+from dpmix.populations.phenotypes import quartiles_of
 from dpmix.report.explore import numbers
 from dpmix.report.palette import colour, ink
 from dpmix.system.console import percent
@@ -248,7 +249,15 @@ def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, 
     chosen = decide.decided(live.forest, decisions)
     rows = np.flatnonzero(judging.explorer.posterior.mean >= np.float32(found.threshold))
     values = events.scaling.to_transformed(events.values[rows]).astype(np.float32)
-    _, phenotype = explored.described(values, limits_of(live, decisions), events.channels)
+    of_shown, n_populations = population_of_events(live, chosen), len(chosen.names)
+    phenotype = explored.phenotype(
+        explored.quantiles_of(values),
+        len(values),
+        quartiles_of(live.values, of_shown, n_populations),
+        levels_of(live, decisions),
+        np.bincount(of_shown, minlength=n_populations),
+        events.channels,
+    )
     ends = explored.proportions(found, len(events.values))
     own = colour(explored.free_colour(chosen.colours, len(chosen.names)))
     return {

@@ -19,6 +19,7 @@ import numpy as np
 
 from dpmix.app.jobs import command
 from dpmix.errors import ConfigError
+from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
 from dpmix.populations.decide import Decided
@@ -31,7 +32,8 @@ from dpmix.populations.find import (
     weights_of,
 )
 from dpmix.populations.forest import Forest
-from dpmix.populations.phenotypes import phenotypes_of, thresholds
+from dpmix.populations.names import names_of_events
+from dpmix.populations.phenotypes import full_phenotypes, levels, quartiles_of
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import grid
 from dpmix.populations.result import interval
@@ -172,7 +174,7 @@ def opened(live: Live) -> dict[str, Any]:
     edges = grid(*np.quantile(live.values, ENDS, axis=0))
     levels = live.forest.tree.levels
     return {
-        "channels": events.channels,
+        "channels": short_names(events.channels),
         "samples": events.samples,
         "events": len(live.values),
         "all_events": len(events.values),
@@ -238,16 +240,16 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
     return components, weights, estimate, reference_of(estimate, live.forest.partitions(chosen.rule))
 
 
-def limits_of(live: Live, decisions: Decisions) -> Array:
-    """Return the threshold between low and high events of each channel after decisions, float64 [D]."""
+def levels_of(live: Live, decisions: Decisions) -> Array:
+    """Return the ends of the levels of each channel after decisions, float64 [3, D]."""
     with one_thread():
         components, _, _, reference = _components(live, decide.decided(live.forest, decisions))
-    return _limits(live, components, reference)
+    return _levels(live, components, reference)
 
 
-def _limits(live: Live, components: Ints, reference: int) -> Array:
+def _levels(live: Live, components: Ints, reference: int) -> Array:
     drawn = transformed_draw(live.forest.run, live.task.events.scaling, *live.forest.draws[reference])
-    return thresholds(*drawn, components[reference])
+    return levels(*drawn, components[reference])
 
 
 def population_of_events(live: Live, chosen: Decided) -> Ints:
@@ -274,8 +276,10 @@ def _populations(
     """Return the table of populations."""
     events, n_populations = live.task.events, len(chosen.names)
     mean, low, high = interval(weights)
-    limits = _limits(live, components, reference)
-    found = phenotypes_of(live.values, population, limits, events.channels, n_populations)
+    ends = _levels(live, components, reference)
+    found = names_of_events(live.values, population, ends, events.channels, n_populations)
+    lower, upper = quartiles_of(live.values, population, n_populations)
+    full = full_phenotypes(lower, upper, ends, events.channels)
     sizes = np.bincount(population, minlength=n_populations)
     alone = len(weights) == 1
     return [
@@ -283,6 +287,7 @@ def _populations(
             "modes": modes,
             "name": chosen.names[p],
             "phenotype": found[p],
+            "full": full[p],
             "colour": colour(chosen.colours[p]),
             "ink": ink(colour(chosen.colours[p])),
             "proportion": float(mean[p]),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+from dpmix import __version__
 from dpmix.app.channels import GRID_MOST
 from dpmix.app.figures import figures
 from dpmix.app.incoming import MOST_BYTES, SUFFIXES
@@ -42,7 +42,7 @@ def html(folder: Path) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_text("app.html")).render(
         folder=str(folder),
-        version=version("dpmix"),
+        version=__version__,
         plots=range(PLOTS),
         figures=script_json(figures(PLOTS)),
         palette=script_json(PALETTE),

@@ -103,7 +103,7 @@ function showRows() {
     name.dataset.key = `name ${key}`;
     return element("tr", {},
       element("td", {}, tick), element("td", {}, badge),
-      element("td", {}, name, element("div", { className: "phenotype", textContent: own.phenotype })),
+      element("td", {}, name, element("div", { className: "phenotype", title: own.full, textContent: own.phenotype })),
       shareCell(own, most), element("td", {}, own.support));
   }), ...foundRow().map((own) => exploredRow(own, most)));
   if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();

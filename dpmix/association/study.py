@@ -65,14 +65,14 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
     y = counts.mean(axis=0) + 0.5
     variances = 1.0 / y + of_gating
     logs = np.log(y)
-    return logs - (logs @ count_weights(variances))[:, None], variances
+    return np.asarray(logs - (logs @ count_weights(variances))[:, None]), variances
 
 
 def count_weights(variances: Array) -> Array:
     """Return weights of the populations, which add up to 1, by the variances [S, P] of their logarithms."""
-    weights = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
-    shares: Array = weights / weights.sum()
-    return shares
+    precisions = 1.0 / (TYPICAL_VARIANCE + variances.mean(axis=0))
+    weights: Array = precisions / precisions.sum()
+    return weights
 
 
 def median_responses(

@@ -118,7 +118,7 @@ class DataConfig(Section):
         None,
         "Use only the events inside a gate of a FlowJo workspace or a GatingML 2.0 file, with its "
         "compensation (where compensation is auto) and its transforms (where the method is auto). Needs "
-        "'dpmix[flowjo]'.",
+        "'dpmix-cytometry[flowjo]'.",
         need="a workspace and a population, for example {workspace: file.wsp, population: Live/CD3+}, or "
         "null",
     )

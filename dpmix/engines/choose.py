@@ -158,7 +158,7 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
         try:
             from dpmix.engines import cluster_connect
         except ImportError as error:
-            return False, f"{error}: pip install 'dpmix[cluster]'"
+            return False, f"{error}: pip install 'dpmix-cytometry[cluster]'"
         return cluster_connect.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 
@@ -166,7 +166,9 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
 def _chosen(config: EngineConfig, began: str | None, option: str) -> Choice:
     if config.backend == "auto" and began is None:
         found, why = available("cuda", config)
-        return Choice("cuda" if found else "cpu", f"auto: {why}")
+        if not found:  # the reason is for those who expect a GPU
+            return Choice("cpu", "auto: no usable GPU; dpmix devices says why")
+        return Choice("cuda", f"auto: {why}")
     if config.backend == "auto" and began is not None:
         choice, asked = Choice(began, "auto: the run started on it"), f"the run started on {began}, which is"
     else:

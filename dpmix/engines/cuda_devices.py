@@ -55,7 +55,7 @@ def devices() -> list[DeviceInfo]:
     try:
         import pycuda  # noqa: F401
     except ImportError:
-        raise DpmixError("PyCUDA is not installed: pip install 'dpmix[cuda]'") from None
+        raise DpmixError("PyCUDA is not installed: pip install 'dpmix-cytometry[cuda]'") from None
     try:
         import pycuda.driver as driver
     except ImportError as error:

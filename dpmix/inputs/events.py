@@ -10,6 +10,7 @@ import numpy as np
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.quality_channels import QualityChannels
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
 from dpmix.inputs.state_channels import StateChannels
@@ -173,6 +174,8 @@ class Events:
         For each sample, the matrix by which it was compensated.
     state : StateChannels or None
         Channels that are not in the model.
+    quality : QualityChannels or None
+        Scatter and viability, where they were asked for and the files have them.
     """
 
     values: Floats
@@ -189,6 +192,7 @@ class Events:
     data_hash: str
     spillovers: tuple[Spillover | None, ...] = ()
     state: StateChannels | None = None
+    quality: QualityChannels | None = None
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
@@ -199,6 +203,31 @@ class Events:
         """Return all channels of some events on the transformed scale, float64 [M, D + E]."""
         values = self.scaling.to_transformed(self.values[events])
         return values if self.state is None else np.column_stack([values, self.state.values[events]])
+
+    @property
+    def own_quality(self) -> Ints:
+        """Numbers of the channels of scatter and viability that are not in `measured_channels`, int64."""
+        if self.quality is None:
+            return np.zeros(0, np.int64)
+        known = {*self.detectors, *(() if self.state is None else self.state.detectors)}
+        detectors = self.quality.measured.detectors
+        return np.array([k for k, name in enumerate(detectors) if name not in known], np.int64)
+
+    @property
+    def all_channels(self) -> tuple[str, ...]:
+        """`measured_channels`, then those of scatter and viability (`own_quality`)."""
+        quality = self.quality
+        own = (
+            () if quality is None else tuple(quality.measured.channels[k] for k in self.own_quality.tolist())
+        )
+        return self.measured_channels + own
+
+    def all_values(self, events: Ints) -> Array:
+        """Return `all_channels` of some events on the transformed scale, float64 [M, D + E + own]."""
+        values = self.measured(events)
+        if self.quality is None:
+            return values
+        return np.column_stack([values, self.quality.measured.values[events][:, self.own_quality]])
 
     def rows_in_file(self, sample: int, start: int, stop: int) -> Ints:
         """Return the rows in its file of events start..stop-1, all of one sample, int64 [stop - start]."""
@@ -223,4 +252,5 @@ class Events:
             rows=rows,
             weights=None if weights is None else SampleWeights(starts, weights.values),
             state=None if self.state is None else self.state.without_values(),
+            quality=None,
         )

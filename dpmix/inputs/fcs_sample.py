@@ -25,7 +25,7 @@ from dpmix.inputs.fcs_text import AGAIN
 from dpmix.inputs.fcs_values import Order, range_mask, unpacked
 
 STRETCHES, STRETCH = 32, 128  # stretches of consecutive events that are read, and events in each
-LEAST, MOST = 1e-20, 1e20  # values beyond are no measurements
+LEAST, MOST = 1e-20, 1e20  # values beyond cannot be measurements
 FALSE_SHARE = 0.05  # of the values other than 0, beyond which their place is doubted
 LEAST_VALUES = 100  # fewer values show no false place
 BETTER = 0.1  # of that share remains at most at the right place
@@ -61,7 +61,7 @@ def sample_rows(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]
 
 
 def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]) -> list[str]:
-    """Return a warning where many floating point values are no measurements.
+    """Return a warning where many floating point values cannot be measurements.
 
     Raises
     ------
@@ -74,22 +74,22 @@ def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype
     share, example = _not_measured(sample_rows(data, first, n_events, row), floats)
     if share < FALSE_SHARE:
         return []
-    odd = f"{share:.0%} of the values are no measurements (for example {example:.3g})"
+    odd = f"{share:.0%} of the values cannot be measurements (for example {example:.3g})"
     found = f"{data.path}: {odd} at byte {first}, where the file places its events"
     swapped, _ = _not_measured(sample_rows(data, first, n_events, row.newbyteorder()), floats)
     if swapped <= BETTER * share:
-        raise DataError(f"{found}; in the other byte order they are: $BYTEORD is false; {AGAIN}")
+        raise DataError(f"{found}; in the other byte order they are plausible: $BYTEORD is false; {AGAIN}")
     width = min(row[name].itemsize for name in floats)
     for step in sorted(range(1 - width, width), key=abs):
         there, _ = _not_measured(sample_rows(data, first + step, max(n_events - 1, 1), row), floats)
         if there <= BETTER * share:
             where = f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
-            raise DataError(f"{found}; {where} they are: this place is false; {AGAIN}")
+            raise DataError(f"{found}; {where} they are plausible: this place is false; {AGAIN}")
     return [f"{odd}; the file may be corrupt"]
 
 
 def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float, float]:
-    """Return the share of values other than 0 that are no measurements, and one of them.
+    """Return the share of values other than 0 that cannot be measurements, and one of them.
 
     The share is 0 where less than half of the channels have many such values, or there are few values.
     """

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dpmix.errors import ConfigError
-from dpmix.inputs.channel_names import why_no_marker
+from dpmix.inputs.channel_names import uncompensated_name, why_no_marker
 from dpmix.inputs.channels import Panel, nearest, numbers_of
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.mass import ISOTOPE
@@ -22,14 +22,32 @@ from dpmix.inputs.sources import Source
 MOST_NAMES = 3  # of files or markers, in a message
 # Dyes that laboratories write next to a marker ("45RA PE"), each perhaps with -A, -H or -W.
 NUMBERED = r"Alexa ?Fluor|Alexa|AF|eFluor|eF|Qdot|QD|BV|BUV|BB|BYG|RB|RY|V|Super ?Bright|SB|Spark ?[A-Z]*"
-TANDEMS = r"(?:Cy|Vio|Fire|R|H|eFluor|Dazzle|CF) ?\d+(?:\.5)?|Texas ?Red"
-NAMED = r"FITC|ECD|PC5\.5|PC[57]|Pacific ?(?:Blue|Orange)|Texas ?Red|Vio(?:Blue|Green|Bright)|Cy ?\d(?:\.5)?"
+TANDEMS = r"(?:Cy|Vio|Fire|R|H|eFluor|Dazzle|CF) ?\d+(?:[-. ]5)?|Texas ?Red"
+NAMED = (
+    r"FITC|ECD|PC5[-. ]5|PC[57]|Pacific ?(?:Blue|Orange)|PB|PO|Kr(?:ome )?O(?:range)?|AmCyan|Texas ?Red|"
+    r"Vio(?:Blue|Green|Bright)|Cy ?\d(?:[-. ]5)?"
+)
 DYES = re.compile(
     rf"(?<![A-Za-z0-9])(?:(?:PE|APC|PerCP)(?:[-/ ]?(?:{TANDEMS}))?|{NAMED}|(?:{NUMBERED}) ?\d{{3}})"
     r"(?:-[AHW])?(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
 GREEK = str.maketrans("\u03b1\u03b2\u03b3\u03b4\u03b5\u03ba\u03b6", "abgdekz")  # alpha, beta, gamma, ...
+
+ADDED = re.compile(r":|\s+(?=(?:lin|log|logical|linear|exp|comp)\b)", re.IGNORECASE)
+# Other names of one marker, without case and hyphens: as printed in tables, and as vendors write them.
+SYNONYMS = {
+    **dict.fromkeys(("cd3e", "cd3epsilon"), "cd3"),
+    **dict.fromkeys(("cd8a", "cd8alpha"), "cd8"),
+    **dict.fromkeys(("tcryd", "tcrgammadelta", "gdtcr", "tcrgd"), "tcrgd"),
+    **dict.fromkeys(("tcrab", "tcrbeta", "tcralphabeta"), "tcrb"),
+    **dict.fromkeys(("cd161c", "klrb1c"), "nk11"),
+    **{"cd45r": "b220", "cd45rb220": "b220", "b220cd45r": "b220", "cd197": "ccr7", "cd279": "pd1"},
+    **{"cd183": "cxcr3", "cd185": "cxcr5", "cd194": "ccr4", "cd195": "ccr5", "cd196": "ccr6"},
+    **{"cd303": "bdca2", "cd141": "bdca3", "cd1c": "bdca1", "il7ra": "cd127", "il2ra": "cd25"},
+    **{"iaie": "mhcii", "mhcclassii": "mhcii", "cd235ab": "cd235a"},
+    **{"ckit": "cd117", "ly6a": "sca1", "ly6ae": "sca1", "ncam": "cd56"},
+}
 
 
 class Spelling(NamedTuple):
@@ -63,6 +81,35 @@ def plain_name(channel: Channel) -> str:
         name = rest if sum(map(str.isalnum, rest)) > 1 else name
     plain = re.sub(r"[\s_.()-]+", "", name.casefold().translate(GREEK))
     return f"cd{plain}" if channel.marker and re.match(r"\d", plain) else plain
+
+
+def short_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of channels for labels, without dyes: CD4 of "CD4 PerCP-Cy5-5-A".
+
+    A name that has nothing but a dye stays, and so do names that would be the same without.
+    """
+    short = [_without_dye(name) for name in names]
+    counts = Counter(short)
+    return tuple(own if counts[own] == 1 else name for name, own in zip(names, short, strict=True))
+
+
+def _without_dye(name: str) -> str:
+    """Return the part of a name before the first dye, or else after it."""
+    if uncompensated_name(name) != name or not (dye := DYES.search(name)):
+        return name  # the name of a detector, such as Comp-PE-A
+    sides = (part.strip(" _-:/.,()[]") for part in (name[: dye.start()], name[dye.end() :]))
+    return next((side for side in sides if sum(map(str.isalnum, side)) > 1), name)
+
+
+def marker_keys(name: str) -> tuple[str, ...]:
+    """Return what is equal for two names of one marker, the most exact first.
+
+    The whole name, by `plain_name` and synonyms, and without what cytometers add behind it, as in
+    "CD38:APC H7-A LOGICAL" and "FSC-A LINEAR".
+    """
+    short = ADDED.split(name, maxsplit=1)[0].strip() or name
+    plain = [plain_name(Channel(one, one)).replace("/", "") for one in (name, short)]
+    return tuple(dict.fromkeys(SYNONYMS.get(one, one) for one in plain))
 
 
 def markers_of(source: Source) -> list[int]:

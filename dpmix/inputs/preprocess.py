@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmix.config.data import DataConfig
+from dpmix.errors import DpmixError
 from dpmix.inputs.channels import run_panel, same_channels
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
@@ -35,6 +36,7 @@ from dpmix.inputs.opening import open_sources
 from dpmix.inputs.outliers import Outlier
 from dpmix.inputs.panel_file import with_panel
 from dpmix.inputs.parent_gate import ParentGate, gate_sources
+from dpmix.inputs.quality_channels import QualityChannels, choose_quality
 from dpmix.inputs.samples import advise_leaving_out, open_samples
 from dpmix.inputs.scales import Atoms, FittedScale, RecordedScale, Scale
 from dpmix.inputs.sources import Source
@@ -87,6 +89,7 @@ def prepare(
     seed: int,
     storage: Storage | None = None,
     earlier: Recorded | None = None,
+    with_quality: bool = False,
 ) -> Events:
     """Read the files of a run and prepare its events.
 
@@ -101,6 +104,8 @@ def prepare(
         Holds the events; default: memory.
     earlier : Recorded, optional
         Of an earlier run, to prepare its events again: its channels and transforms.
+    with_quality : bool
+        Read scatter and viability, too (`dpmix.inputs.quality_channels`).
 
     Raises
     ------
@@ -138,7 +143,8 @@ def prepare(
         if settings.leave_out:
             notes.append(f"left out (data.leave_out): {', '.join(settings.leave_out)}")
         measured = plan_state(settings, base, sources, state_chosen, earlier and earlier.state)
-        events = _prepare(plans, subset, scale, notes, storage, gate, measured)
+        quality = _Quality(settings, base, sources) if with_quality else None
+        events = _prepare(plans, subset, scale, notes, storage, gate, measured, quality)
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
@@ -153,6 +159,7 @@ def prepare_like(
     detectors: Sequence[str],
     storage: Storage | None = None,
     state: StateChannels | None = None,
+    with_quality: bool = False,
 ) -> Events:
     """Prepare events on the scale of a run; the files of the run give its own events, bit for bit.
 
@@ -179,6 +186,8 @@ def prepare_like(
         Holds the events; default: memory.
     state : StateChannels, optional
         Of the run.
+    with_quality : bool
+        Read scatter and viability, too.
 
     Raises
     ------
@@ -201,7 +210,26 @@ def prepare_like(
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))
     measured = plan_like(settings, base, sources, state)
-    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, measured)
+    quality = _Quality(settings, base, sources) if with_quality else None
+    return _prepare(plans, subset, RecordedScale(scaling), notes, storage, gate, measured, quality)
+
+
+class _Quality(NamedTuple):
+    """Files whose scatter and viability are read."""
+
+    settings: DataConfig
+    base: Path
+    sources: Sequence[Source]
+
+    def read(self, gathered: Gathered, storage: Storage) -> tuple[QualityChannels | None, list[str]]:
+        """Return the channels and warnings; None where the files have none that can be read."""
+        settings, base, sources = self
+        try:
+            roles, chosen = choose_quality(sources)
+            plan = plan_state(settings, base, sources, chosen, None)
+            return (QualityChannels(plan.read(gathered, storage), roles), []) if plan else (None, [])
+        except DpmixError as error:
+            return None, [f"scatter and viability are not used: {error}"]
 
 
 def _prepare(
@@ -212,6 +240,7 @@ def _prepare(
     storage: Storage,
     gate: ParentGate,
     measured: StatePlan | None,
+    looked_at: _Quality | None = None,
 ) -> Events:
     """Gather, transform and standardise events, and report on them."""
     total = sum(plan.source.n_events for plan in plans)
@@ -227,6 +256,7 @@ def _prepare(
             of_state = [f"state channels, not in the model: {listed}", *measured.scale.notes]
             if gate.settings.time == "correct":
                 of_state.append("the state channels are not corrected over time (data.time)")
+        quality, of_quality = (None, list[str]()) if looked_at is None else looked_at.read(gathered, storage)
         scaling, atoms = scale.before_transform(plans, gathered)
         summary = transform_events(gathered, scaling, samples, progress)
         if gate.settings.time == "correct":
@@ -242,7 +272,7 @@ def _prepare(
         for source, (n, where) in zip(sources, gathered.left_out, strict=True)
         if n
     ]
-    warnings += scale.warnings
+    warnings += [*scale.warnings, *of_quality]
     warnings += _of_outliers(gathered.outliers, scaling.channels)
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
@@ -267,6 +297,7 @@ def _prepare(
         data_hash=data_hash,
         spillovers=tuple(plan.spillover for plan in plans),
         state=state,
+        quality=quality,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import phenotypes
+from dpmix.populations.names import names_of
 from dpmix.populations.result import QUANTILES, Gating
 
 if TYPE_CHECKING:
@@ -67,10 +67,12 @@ def explored_of(gating: Gating) -> Explored | None:
     one = gating.exploration
     if one is None:
         return None
-    quantiles, phenotype = described(one.values, gating.thresholds, gating.channels)
+    quantiles = quantiles_of(one.values)
+    quartiles = gating.quantiles[[1, 3]]
+    sizes = gating.sizes.sum(axis=0)
     return Explored(
         index=gating.n_populations,
-        phenotype=phenotype,
+        phenotype=phenotype(quantiles, len(one.values), quartiles, gating.levels, sizes, gating.channels),
         colour=free_colour(gating.colours, gating.n_populations),
         sizes=one.sizes,
         quantiles=quantiles,
@@ -102,22 +104,32 @@ def with_explored(draws: SampleDraws) -> SampleDraws:
     )
 
 
-def described(values: Floats, thresholds: Array, channels: tuple[str, ...]) -> tuple[Array, str]:
-    """Return `QUANTILES` of events found, float64 [5, D], and their phenotype.
+def quantiles_of(values: Floats) -> Array:
+    """Return `QUANTILES` of events found, float64 [5, D], from their values, float32 [F, D]; NaN for none."""
+    if not len(values):
+        return np.full((len(QUANTILES), values.shape[1]), np.nan)
+    quantiles: Array = np.quantile(values, QUANTILES, axis=0)
+    return quantiles
+
+
+def phenotype(
+    quantiles: Array, found: int, quartiles: Array, levels: Array, sizes: Ints, channels: tuple[str, ...]
+) -> str:
+    """Return the phenotype of events found: their name as one more population of the mixture.
 
     Parameters
     ----------
-    values : float32 [F, D]
-        Transformed scale.
-    thresholds : float64 [D]
-        Between low and high events, as of the populations of the mixture.
-    channels : tuple of str
+    quantiles : float64 [5, D]
+        Of the events found.
+    found : int
+        Their number.
+    quartiles : float64 [2, P, D]
+        Of the populations of the mixture.
+    levels, sizes, channels
+        As of `dpmix.populations.names.names_of`.
     """
-    quantiles = np.full((len(QUANTILES), values.shape[1]), np.nan)
-    if len(values):
-        quantiles[:] = np.quantile(values, QUANTILES, axis=0)
-    lower, upper = quantiles[[1], :], quantiles[[3], :]
-    return quantiles, phenotypes.phenotypes(lower, upper, thresholds, channels)[0]
+    lower, upper = np.concatenate([quartiles, quantiles[[1, 3], None]], axis=1)
+    return names_of(lower, upper, levels, [*sizes, found], channels)[-1]
 
 
 def proportions(found: Found, n_events: int) -> dict[str, float]:

@@ -132,9 +132,9 @@ class Populations:
     ) -> tuple[Floats, Array]:
         """Return memberships and log densities in draw t."""
         numbers, count = self.components[t], self.n_populations
-        return memberships_by(engine, self._mixture(t, own), numbers, count, start, stop)
+        return memberships_by(engine, self.mixture_of(t, own), numbers, count, start, stop)
 
-    def _mixture(self, t: int, own: OwnTerms | None) -> Mixture:
+    def mixture_of(self, t: int, own: OwnTerms | None) -> Mixture:
         """Return the mixture of draw t, of the run or of a sample."""
         of_run = self.mixture(*self.draws[t])
         return of_run if own is None else own.mixture(of_run, t)

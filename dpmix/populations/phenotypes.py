@@ -1,4 +1,4 @@
-"""Phenotypes of populations: a threshold for each channel from the mixture, and signs relative to it.
+"""Levels of channels and phenotypes of populations, from the mixture.
 
 **A channel has two levels** if its populations form two groups with a clear valley between them. Two kinds of
 density are examined, on a grid.
@@ -19,7 +19,10 @@ populations differ gradually: if the best cut, clear or not, explains more than 
 least as much as two halves one standard deviation apart. A few bright populations do not form a second level
 then, and the others should not be called negative. Populations with less than 0.1% of the events are ignored.
 
-These shares and ratios were chosen on labelled real data with known channels and subsets.
+**A level has two levels of its own** where the populations on its side of the threshold do by the same rule:
+- and lo, or + and hi.
+
+The shares and ratios were chosen on labelled real data with known channels and subsets.
 
 K components, D channels, P populations. All quantities are on the scale of the means given, preferably the
 transformed scale.
@@ -27,14 +30,14 @@ transformed scale.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 
 GRID = 1024  # points of a density
@@ -78,6 +81,19 @@ def thresholds(
 ) -> Array:
     """Return the threshold of each channel, float64 [D]; NaN for a channel without two levels.
 
+    Parameters are those of `levels`.
+    """
+    limits: Array = levels(weights, means, covariances, populations)[1]
+    return limits
+
+
+def levels(
+    weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike, populations: npt.ArrayLike
+) -> Array:
+    """Return the ends of the levels of each channel, float64 [3, D]: between - and lo, lo and +, + and hi.
+
+    The second is the threshold. Ends of levels that a channel does not have are NaN.
+
     Parameters
     ----------
     weights : float [K]
@@ -90,96 +106,67 @@ def thresholds(
     weight = np.asarray(weights, np.float64)
     members = np.eye(int(np.max(populations)) + 1)[np.asarray(populations)].T * (weight / weight.sum())
     asked = members.sum(axis=1) >= LEAST
-    if asked.sum() < 2:
-        return np.full(np.shape(means)[1], np.nan)
+    found = np.full((3, np.shape(means)[1]), np.nan)
     sds = np.sqrt(np.diagonal(np.asarray(covariances, np.float64), axis1=1, axis2=2))
-    channels = zip(np.asarray(means, np.float64).T, sds.T, strict=True)
-    return np.array([_threshold(_channel(members[asked], m, s)) for m, s in channels])
+    for d, (m, s) in enumerate(zip(np.asarray(means, np.float64).T, sds.T, strict=True)):
+        if asked.sum() > 1:
+            found[:, d] = _levels(_channel(members[asked], m, s))
+    return found
 
 
-def phenotypes_of(
-    events: Array | Floats, populations: Ints, thresholds: Array, channels: Sequence[str], n_populations: int
+def signs(lower: npt.ArrayLike, upper: npt.ArrayLike, levels: npt.ArrayLike) -> npt.NDArray[np.str_]:
+    """Return the level of each population in each channel, str [P, D]: -, lo, +, hi, +/- or "".
+
+    A marker is + (or hi) if at least three quarters of the events are above the threshold (or above the next
+    end), - if at least three quarters are below, lo if these are above the end below, and +/- (dim or mixed)
+    otherwise. A channel without a threshold, and a population without events, have "".
+
+    Parameters
+    ----------
+    lower, upper : float [P, D]
+        Quartiles of the events of each population; NaN for a population without events.
+    levels : float64 [3, D]
+    """
+    low, high, (dim, limit, bright) = (np.asarray(a, np.float64) for a in (lower, upper, levels))
+    unknown, below = np.isnan(low + high + limit), high < limit
+    conditions = [unknown, low > bright, low > limit, below & (low > dim), below]
+    return np.select(conditions, ["", "hi", "+", "lo", "-"], "+/-")
+
+
+def full_phenotypes(
+    lower: npt.ArrayLike, upper: npt.ArrayLike, levels: npt.ArrayLike, channels: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the phenotype of each population, by the quartiles of its events.
+    """Return all markers with a level of each population, for example "CD3+ CD4+ CD8- CD45RA+/-".
+
+    Parameters are those of `signs`, and the D names of the channels. Commas separate the markers if the name
+    of one contains a space; dyes are left out. Without any level, a population has "".
+    """
+    short = short_names(channels)
+    return tuple(
+        joined([f"{name}{sign}" for name, sign in zip(short, row, strict=True) if sign])
+        for row in signs(lower, upper, levels)
+    )
+
+
+def joined(markers: Sequence[str]) -> str:
+    """Return markers as one text, with commas if one contains a space."""
+    return (", " if any(" " in marker for marker in markers) else " ").join(markers)
+
+
+def quartiles_of(events: Array | Floats, populations: Ints, n_populations: int) -> Array:
+    """Return the lower and upper quartiles of each population, float64 [2, P, D]; NaN without events.
 
     Parameters
     ----------
     events : float [M, D]
     populations : int64 [M]
         Of each event.
-    thresholds : float64 [D]
-    channels : sequence of str
     n_populations : int
     """
     quartiles = np.full((2, n_populations, events.shape[1]), np.nan)
     for p in np.unique(populations):
         quartiles[:, p] = np.quantile(events[populations == p], (0.25, 0.75), axis=0)
-    return phenotypes(quartiles[0], quartiles[1], thresholds, channels)
-
-
-def phenotypes(
-    lower: npt.ArrayLike, upper: npt.ArrayLike, thresholds: npt.ArrayLike, channels: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the phenotype of each population, for example "CD3+ CD4+ CD8- CD45RA+/-".
-
-    A marker is + if at least three quarters of the events are above the threshold, - if at least three
-    quarters are below, and +/- (dim or mixed) otherwise. Channels without a threshold are omitted; a
-    population without events has an empty phenotype. Commas separate the markers if the name of one
-    contains a space. Populations with the same markers, or none, get one more (`distinct_names`).
-
-    Parameters
-    ----------
-    lower, upper : float [P, D]
-        Quartiles of the events of each population; NaN for a population without events.
-    thresholds : float [D]
-    channels : sequence of str
-        D names.
-    """
-    low, high, limits = (np.asarray(a, np.float64) for a in (lower, upper, thresholds))
-    signs = np.select([np.isnan(low + high + limits), low > limits, high < limits], ["", "+", "-"], "+/-")
-    between = ", " if any(" " in name for name in channels) else " "
-    alike = [
-        between.join(f"{name}{sign}" for name, sign in zip(channels, row, strict=True) if sign)
-        for row in signs
-    ]
-    return distinct_names(alike, low, high, channels)
-
-
-def distinct_names(
-    names: Sequence[str], lower: Array, upper: Array, channels: Sequence[str]
-) -> tuple[str, ...]:
-    """Return names that all differ, for example "CD3+ CD4+ (TNFa higher)".
-
-    The marker added is the one in which a population differs most from the most similar one of the same name,
-    in units of their interquartile ranges. A number is added where that does not suffice. A population
-    without a name is compared with all others.
-
-    Parameters
-    ----------
-    names : sequence of str
-        P names.
-    lower, upper : float64 [P, D]
-        Quartiles of the events of each population; NaN for one without events, whose name stays.
-    channels : sequence of str
-    """
-    there = np.flatnonzero(~np.isnan(lower).any(axis=1)).tolist()
-    middle, width = (lower + upper) / 2.0, np.maximum(upper - lower, np.finfo(np.float64).tiny)
-    made = list(names)
-    for p in there:
-        others = [q for q in there if q != p and (names[q] == names[p] or not names[p])]
-        if not others:
-            continue
-        gaps = (middle[p] - middle[others]) / (width[p] + width[others])
-        nearest = gaps[np.abs(gaps).max(axis=1).argmin()]
-        d = int(np.abs(nearest).argmax())
-        added = f"({channels[d]} {'higher' if nearest[d] > 0 else 'lower'})"
-        made[p] = f"{names[p]} {added}".strip()
-    seen: Counter[str] = Counter()
-    for p in there:
-        seen[made[p]] += 1
-        if seen[made[p]] > 1:
-            made[p] = f"{made[p]} {seen[made[p]]}"
-    return tuple(made)
+    return quartiles
 
 
 def _channel(members: Array, means: Array, sds: Array) -> _Channel:
@@ -203,6 +190,20 @@ def _end(points: Array, weights: Array) -> float:
     order = np.argsort(points)
     held = np.cumsum(weights[order])
     return float(points[order[np.searchsorted(held, OUTSIDE * held[-1])]])
+
+
+def _levels(channel: _Channel) -> tuple[float, float, float]:
+    """Return the ends of the levels of a channel, NaN for those that it does not have."""
+    limit = _threshold(channel)
+    sides = channel.medians < limit, channel.medians > limit  # of NaN: none
+    low, high = (_threshold(_part(channel, side)) if side.sum() > 1 else float("nan") for side in sides)
+    return low, limit, high
+
+
+def _part(channel: _Channel, side: npt.NDArray[np.bool_]) -> _Channel:
+    """Return the channel of some of its populations."""
+    names = ("densities", "weights", "lower", "medians", "upper", "means")
+    return replace(channel, **{name: getattr(channel, name)[side] for name in names})
 
 
 def _threshold(channel: _Channel) -> float:

@@ -124,7 +124,7 @@ def draw_populations(terms: Floats, uniforms: Floats) -> Ints:
     return drawn
 
 
-def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
+def posterior(counts: Ints | Array, seed: int, prior: Array | None = None) -> Array:
     """Draw proportions from their posterior given counts of drawn populations, float64 [T, S, P].
 
     The posterior is a Dirichlet distribution with the counts plus a prior of one event in total, spread
@@ -133,7 +133,8 @@ def posterior(counts: Ints, seed: int, prior: Array | None = None) -> Array:
 
     Parameters
     ----------
-    counts : int64 [T, S, P]
+    counts : int64 or float64 [T, S, P]
+        Or expected numbers.
     seed : int
         Seed of the run.
     prior : float64 [T, P], optional
@@ -158,7 +159,7 @@ def posterior_mean(counts: Ints, prior: Array | None = None) -> Array:
     return mean
 
 
-def _shapes(counts: Ints, prior: Array | None) -> Array:
+def _shapes(counts: Ints | Array, prior: Array | None) -> Array:
     """Return the shapes of the Dirichlet distributions, float64 [T, S, P]."""
     given = 1.0 / counts.shape[2] if prior is None else np.maximum(prior, LEAST_RATIO)[:, None]
     shapes: Array = counts.astype(np.float64) + given

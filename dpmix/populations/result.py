@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.misfit import Fit
+from dpmix.populations.phenotypes import full_phenotypes
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy
 from dpmix.populations.tree import Tree
@@ -24,6 +26,7 @@ from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
+    from dpmix.populations.types import Types
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
@@ -57,6 +60,10 @@ class Block:
         Events that are like those judged as wanted (`dpmix.explore`).
     state : float32 [M, E], optional
         Their state channels, transformed scale.
+    cell_type : int32 [M], optional
+        Row of the table of cell types, -1 for unknown (`dpmix.populations.types`).
+    type_probability : float32 [M], optional
+        Posterior probability of this type, with its children.
     """
 
     sample: int
@@ -67,6 +74,8 @@ class Block:
     implausible: npt.NDArray[np.bool_]
     explored: npt.NDArray[np.bool_] | None = None
     state: Floats | None = None
+    cell_type: npt.NDArray[np.int32] | None = None
+    type_probability: Floats | None = None
 
     @property
     def population(self) -> Ints:
@@ -115,11 +124,14 @@ class StateSummary:
         `QUANTILES` of the events of each population, transformed scale; NaN where there are none.
     ends : float64 [2, E]
         1% and 99% quantiles of all events.
+    n_quality : int
+        The last of them are scatter and viability, which the run does not have.
     """
 
     channels: tuple[str, ...]
     quantiles: Array
     ends: Array
+    n_quality: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,6 +180,10 @@ class Gating:
         Posterior draws of each sample's proportions, for the ends of intervals.
     mean_proportions : float64 [S, P]
         Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
+    shape_ratios : float64 [P]
+        Proportions if each population had one t distribution, relative to those of the mixture
+        (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
+        shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.convergence.proportion_mixing`).
@@ -179,11 +195,11 @@ class Gating:
         Number of events that are implausible under the model.
     quantiles : float64 [5, P, D]
         `QUANTILES` of the events of each population, transformed scale; NaN for a population without events.
-    thresholds : float64 [D]
-        Threshold between low and high events of each channel, transformed scale; NaN for a channel without
-        two levels.
+    levels : float64 [3, D]
+        Ends of the levels of each channel, transformed scale: between - and lo, lo and +, + and hi; NaN for
+        those that a channel does not have (`dpmix.populations.phenotypes.levels`).
     phenotypes : tuple of str
-        P phenotypes, for example "CD3+ CD4+ CD8-".
+        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.names`).
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
     colours : tuple of int
@@ -202,6 +218,11 @@ class Gating:
         Their standard errors.
     state : StateSummary, optional
         Channels that are not in the model.
+    artefacts : tuple of str
+        What each population looks like: "debris", "doublets", "dead cells" or "" (`populations.artefacts`);
+        empty where the files have neither scatter nor viability.
+    without_artefacts : bool
+        Proportions are those among the populations that look like cells; 0 for the others.
     map : Map, optional
         None unless requested.
     warnings : tuple of str
@@ -218,6 +239,10 @@ class Gating:
         Gates of these events; None unless requested.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
+    types : Types, optional
+        Cell types by a table; None unless requested.
+    type_populations : int64 [R + 1, P], optional
+        Events by row of the table, the last unknown, and population.
     """
 
     run: str
@@ -243,13 +268,14 @@ class Gating:
     sizes: Ints
     proportions: Array
     mean_proportions: Array
+    shape_ratios: Array
     r_hat: Array
     ess: Array
     verdict: Verdict
     certainty: Array
     n_implausible: Ints
     quantiles: Array
-    thresholds: Array
+    levels: Array
     phenotypes: tuple[str, ...]
     rasters: Rasters
     names: tuple[str, ...] = ()
@@ -260,6 +286,8 @@ class Gating:
     medians: Floats | None = None
     median_errors: Floats | None = None
     state: StateSummary | None = None
+    artefacts: tuple[str, ...] = ()
+    without_artefacts: bool = False
     map: Map | None = None
     warnings: tuple[str, ...] = ()
     strategies: tuple[Strategy, ...] = ()
@@ -268,11 +296,23 @@ class Gating:
     exploration: Exploration | None = None
     explored_strategy: Strategy | None = None
     fit: Fit | None = None
+    types: Types | None = None
+    type_populations: Ints | None = None
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
         """D + E names of channels: those of the model, then state channels."""
         return self.channels + (() if self.state is None else self.state.channels)
+
+    @property
+    def short_channels(self) -> tuple[str, ...]:
+        """Their names in pictures, without dyes."""
+        return short_names(self.measured_channels)
+
+    @property
+    def n_state(self) -> int:
+        """Number of state channels of the run."""
+        return 0 if self.state is None else len(self.state.channels) - self.state.n_quality
 
     @property
     def measured_quantiles(self) -> Array:
@@ -284,8 +324,27 @@ class Gating:
         return np.concatenate([self.quantiles, np.pad(own, more, constant_values=np.nan)], axis=2)
 
     @property
+    def left_out(self) -> npt.NDArray[np.bool_]:
+        """Populations that are not in the proportions, bool [P]."""
+        found = np.zeros(self.n_populations, np.bool_)  # cells found by judging may come last
+        if self.without_artefacts:
+            found[: len(self.artefacts)] = [bool(mark) for mark in self.artefacts]
+        return found
+
+    @property
     def n_populations(self) -> int:
         return len(self.phenotypes)
+
+    @property
+    def thresholds(self) -> Array:
+        """Threshold between - and + of each channel, float64 [D]; NaN for a channel without two levels."""
+        limits: Array = self.levels[1]
+        return limits
+
+    @property
+    def full_phenotypes(self) -> tuple[str, ...]:
+        """All markers of each population with their levels, for example "CD3+ CD4- CD8+"."""
+        return full_phenotypes(self.quantiles[1], self.quantiles[3], self.levels, self.channels)
 
     @property
     def titles(self) -> tuple[str, ...]:

@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.events import Events
+from dpmix.inputs.quality_channels import HEIGHT, SIZE
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import phenotypes, proportions
+from dpmix.populations import artefacts
+from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
 from dpmix.populations.convergence import chain_weights, mixing
 from dpmix.populations.find import Populations
+from dpmix.populations.names import names_of
+from dpmix.populations.phenotypes import levels
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
@@ -78,22 +82,18 @@ class Summary:
         self.n_implausible[block.sample] += int(block.implausible.sum())
         self.counter.add(block.values, population)
 
-    def gating(self, task: Task, found: Populations) -> Gating:
-        """Return the gating, once all blocks are added."""
+    def gating(self, task: Task, found: Populations, without_artefacts: bool = False) -> Gating:
+        """Return the gating, once all blocks are added; proportions perhaps without artefacts."""
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
         prior = prior_counts(run, found.draws, found.components, found.n_populations)
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
-        limits = phenotypes.thresholds(weights, means, covariances, components)
+        ends = levels(weights, means, covariances, components)
         quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
-        own = task.events.state
-        state = None
-        if own is not None:
-            ends = np.quantile(own.values, (TAIL, 1.0 - TAIL), axis=0).astype(np.float64)
-            state = StateSummary(own.channels, self._quantiles(own.values), ends)
         sizes = self.sizes.sum(axis=0)
-        drawn, mean = self._proportions(task, prior)
+        state, marks = self._state(task.events), self._artefacts(task.events, quantiles, ends[1])
+        drawn, mean, ratios = self._proportions(task, prior, marks if without_artefacts else ())
         monitored = chain_weights(found, task.make_engine)
         r_hat, ess = mixing(monitored)
         return Gating(
@@ -122,16 +122,19 @@ class Summary:
             medians=self.medians.values,
             proportions=drawn,
             mean_proportions=mean,
+            shape_ratios=ratios,
             median_errors=self.medians.errors,
             state=state,
+            artefacts=marks,
+            without_artefacts=without_artefacts,
             r_hat=r_hat,
             ess=ess,
             verdict=judge(run, "population", monitored, r_hat),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,
-            thresholds=limits,
-            phenotypes=phenotypes.phenotypes(quantiles[1], quantiles[3], limits, task.events.channels),
+            levels=ends,
+            phenotypes=names_of(quantiles[1], quantiles[3], ends, sizes, task.events.channels),
             rasters=self.counter.rasters(),
             names=found.names,
             colours=found.colours,
@@ -140,13 +143,63 @@ class Summary:
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
-    def _proportions(self, task: Task, prior: Array | None) -> tuple[Array, Array]:
-        """Return draws [T, S, P] and mean [S, P] of the proportions; NaN in samples without events."""
-        drawn = proportions.posterior(self.counts, task.config.seed, prior)
-        mean = proportions.posterior_mean(self.counts, prior)
+    def _state(self, events: Events) -> StateSummary | None:
+        """Return quantiles of the state channels, then of scatter and viability that the run lacks."""
+        parts = [] if events.state is None else [(events.state, np.arange(len(events.state.channels)))]
+        if events.quality is not None and len(events.own_quality):
+            parts.append((events.quality.measured, events.own_quality))
+        if not parts:
+            return None
+        names = tuple(own.channels[k] for own, numbers in parts for k in numbers.tolist())
+        ends = [np.quantile(own.values[:, k], (TAIL, 1.0 - TAIL), axis=0) for own, k in parts]
+        quantiles = [self._quantiles(own.values)[:, :, k] for own, k in parts]
+        n_state = 0 if events.state is None else len(events.state.channels)
+        return StateSummary(
+            names, np.concatenate(quantiles, axis=2), np.hstack(ends).astype(np.float64), len(names) - n_state
+        )
+
+    def _artefacts(self, events: Events, quantiles: Array, limits: Array) -> artefacts.Marks:
+        """Return what each population looks like by scatter and viability; empty where neither is known."""
+        if (quality := events.quality) is None:
+            return ()
+        values, scaling = quality.measured.values, quality.measured.scaling
+        at = {role: k for k, role in enumerate(quality.roles)}
+        own = self._quantiles(values)
+        pulse = None
+        if HEIGHT in at and all(scaling.transforms[at[role]].method == "linear" for role in (SIZE, HEIGHT)):
+            area, height = values[:, at[SIZE]], values[:, at[HEIGHT]]
+            ratio = np.divide(area, height, out=np.ones_like(area), where=height > 0)
+            pulse = self._quantiles(ratio[:, None])[:, :, 0]
+        markers = [d for d, name in enumerate(events.detectors) if name not in quality.measured.detectors]
+        return artefacts.artefacts(
+            self.sizes.sum(axis=0),
+            quantiles[:, :, markers],
+            limits[markers],
+            {role: own[:, :, k] for role, k in at.items()},
+            pulse,
+        )
+
+    def _proportions(
+        self, task: Task, prior: Array | None, marks: artefacts.Marks
+    ) -> tuple[Array, Array, Array]:
+        """Return the results of `estimate_proportions`, with NaN in samples without events.
+
+        They are among the populations without a mark, and 0 for the others.
+        """
+        kept = np.array([not mark for mark in marks or ("",) * self.counts.shape[2]])
+        drawn, mean, ratios = np.zeros(self.counts.shape), np.zeros(self.counts.shape[1:]), np.ones(len(kept))
+        if kept.any():
+            own = np.where(kept, np.cumsum(kept) - 1, -1)[self.population]
+            drawn[..., kept], mean[..., kept], ratios[kept] = estimate_proportions(
+                self.counts[..., kept],
+                task.config.seed,
+                None if prior is None else prior[:, kept],
+                task.events.values,
+                own,
+            )
         for found in (drawn, mean):
             found[..., np.diff(task.events.sample_starts) == 0, :] = np.nan
-        return drawn, mean
+        return drawn, mean, ratios
 
     def _quantiles(self, values: Floats) -> Array:
         """Return the `QUANTILES` of each population and channel of events [N, D], float64 [5, P, D]."""

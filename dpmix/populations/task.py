@@ -96,6 +96,7 @@ def prepare(
     data: Sequence[str | Path] = (),
     engine: Sequence[str] = (),
     output: Path = Path("gated"),
+    with_quality: bool = False,
 ) -> Task:
     """Open a run and the events to gate.
 
@@ -109,6 +110,8 @@ def prepare(
     output : Path
         Folder of the results. Events that do not fit in memory go into a file next to it, unless the config
         names another folder.
+    with_quality : bool
+        Read scatter and viability, too, for debris, doublets and dead cells.
 
     Raises
     ------
@@ -121,14 +124,19 @@ def prepare(
     storage = Storage.of(
         config.engine, backend, nearest_existing(output.absolute().parent) / output.name, _working_bytes
     )
-    events = _events(run, config, data, storage)
+    events = _events(run, config, data, storage, with_quality=with_quality)
     for warning in events.report.warnings:
         log.warning(warning)
     return Task(run, config, events, backend, storage, tuple(data))
 
 
 def _events(
-    run: Run, config: Config, data: Sequence[str | Path], storage: Storage, spread: bool = True
+    run: Run,
+    config: Config,
+    data: Sequence[str | Path],
+    storage: Storage,
+    spread: bool = True,
+    with_quality: bool = False,
 ) -> Events:
     """Read the run's own events, or those of other files; without `spread`, atoms are left as they are."""
     scaling = Scaling.from_attributes(run.scaling)
@@ -136,7 +144,7 @@ def _events(
     if not data:
         recorded = preprocess.Recorded(run.detectors, scaling, run.state_channels)
         try:
-            events = preprocess.prepare(settings, run.base, config.seed, storage, recorded)
+            events = preprocess.prepare(settings, run.base, config.seed, storage, recorded, with_quality)
         except ConfigError as error:
             remedy = "if the files have moved, name them with --data"
             raise ConfigError([f"{problem}; {remedy}" for problem in error.problems]) from error
@@ -153,7 +161,7 @@ def _events(
         settings = settings.model_copy(update={"gate": gate})
     files = [str(Path(name).absolute()) for name in data]
     return preprocess.prepare_like(
-        settings, Path(), files, scaling, run.detectors, storage, run.state_channels
+        settings, Path(), files, scaling, run.detectors, storage, run.state_channels, with_quality
     )
 
 

@@ -100,7 +100,8 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     else:
         channel = study.draws.channels[effects.channels[q]]
         text = f"{channel} in {where} differs by {middle:.3g} ({low:.3g} to {high:.3g})"
-    return f"{text}: {study.draws.phenotypes[effects.populations[q]]}."
+    phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
+    return f"{text}: {phenotype}." if phenotype else f"{text}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
@@ -164,11 +165,10 @@ def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]
 
 
 def _map(study: Study, groups: Groups) -> Model:
-    from bokeh.models import ColumnDataSource, DataRange1d
+    from bokeh.models import ColumnDataSource
 
     found = sample_map(study)
-    labels = {"x_axis_label": found.axis(0), "y_axis_label": found.axis(1)}
-    plot = new_plot(height=420, x_range=DataRange1d(range_padding=2.0 * MAP_MARGIN), **labels)
+    plot = new_plot(height=420, x_axis_label=found.axis(0), y_axis_label=found.axis(1))
     lines = [found.places[own, 0] for own in groups.units], [found.places[own, 1] for own in groups.units]
     plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
     columns = {"x": found.places[:, 0], "y": found.places[:, 1], "colour": groups.colours}
@@ -177,6 +177,7 @@ def _map(study: Study, groups: Groups) -> Model:
     source = ColumnDataSource(columns)
     points = plot.scatter("x", "y", source=source, size=9, color="colour")
     plot.text("x", "y", source=source, **TEXT)
+    plot.x_range.update(range_padding=2.0 * MAP_MARGIN)
     add_hover(plot, points, ("sample", "@sample"), (plain(groups.column), "@group"))
     return plot
 
@@ -205,8 +206,8 @@ def _heatmap(one: Differences) -> Model:
     mapper = LinearColorMapper(palette=palette, low=-one.limit, high=one.limit, nan_color="#dddddd")
     fill: Any = {"field": "value", "transform": mapper}
     boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
-    dots = np.argwhere(one.found).astype(np.float64)
-    plot.scatter(dots[:, 1], dots[:, 0], size=4, color="black")
+    found_y, found_x = (where.astype(np.float64) for where in np.nonzero(one.found))
+    plot.scatter(found_x, found_y, size=4, color="black")
     add_hover(plot, boxes, ("population", "@who"), ("marker", "@marker"), ("difference", "@value{0.00}"))
     name_axis(plot.xaxis, one.channels)
     name_axis(plot.yaxis, one.populations)
@@ -260,20 +261,20 @@ def _forest(panel: Panel) -> Model:
 
 
 def _volcano(panel: Panel) -> Model:
-    from bokeh.models import ColumnDataSource, DataRange1d, Range1d
+    from bokeh.models import ColumnDataSource, Range1d
 
     plot = new_plot(
         height=360,
         x_axis_type="log" if panel.is_ratio else "linear",
         y_axis_type="log",
         y_range=Range1d(start=1.3, end=min(0.7 * float(panel.rate.min()), 0.04)),
-        x_range=DataRange1d(range_padding=2.0 * MARGINS[0]),  # for the names
         x_axis_label=panel.axis,
         y_axis_label="false discovery rate",
     )
     source = ColumnDataSource(_source(panel))
     points = plot.scatter("middle", "rate", source=source, size=9, color="colour")
     plot.text("middle", "rate", source=source, **TEXT)
+    plot.x_range.update(range_padding=2.0 * MARGINS[0])  # for the names
     add_hover(plot, points, *HOVER, formatters={"@rate": "printf"})
     _short_axis(plot.xaxis, panel.is_ratio)
     _short_axis(plot.yaxis, True)
@@ -303,10 +304,7 @@ def _strips(study: Study, shown: Strips, groups: Groups) -> Model:
         title = Title(text=plain(name), text_font_size="11px")
         scale = "log" if shown.is_share else "linear"
         plot = new_plot(height=210, y_axis_type=scale, tools="", title=title)
-        lines: Any = (
-            [groups.places[own] for own in groups.units],
-            [shown.mean[own, q] for own in groups.units],
-        )
+        lines: Any = [[values[own] for own in groups.units] for values in (groups.places, shown.mean[:, q])]
         plot.multi_line(*lines, line_color="#aaaaaa", line_width=1)
         plot.segment("x", "low", "x", "high", source=source, line_color="colour", line_width=2)
         points = plot.scatter("x", "mean", source=source, size=6, color="colour")

@@ -235,8 +235,8 @@ def draw_map(study: Study, groups: Groups) -> Figure:
     for own in groups.units:
         axes.plot(*found.places[own].T, **LINE)
     axes.scatter(found.places[:, 0], found.places[:, 1], c=groups.colours, s=22)
-    for name, shade in groups.key.items():
-        axes.scatter([], [], c=shade, s=22, label=name)
+    for name, shown in groups.key.items():
+        axes.scatter([], [], c=shown, s=22, label=name)
     if groups.key:
         axes.legend(title=groups.column, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.margins(MAP_MARGIN)

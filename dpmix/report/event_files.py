@@ -3,13 +3,16 @@
 | file | content |
 | --- | --- |
 | events.parquet, events.csv | event (row in its file, from 0), sample, population (from 1), probability, \
-entropy (nats), log_density, implausible; with judgements also explored; with memberships also p1, p2, ...; \
+entropy (nats), log_density, implausible; with judgements also explored; with a table of cell types \
+also type and type_probability; with memberships also p1, p2, ...; \
 on request also the transformed values of the state channels, by their names |
-| events.h5ad | AnnData: transformed values in `X`, the same columns in `obs`, memberships in `obsm`; with \
-state channels, these follow the others in `X`, and `var["class"]` is type or state |
+| events.h5ad | AnnData: transformed values in `X`, the same columns in `obs` (type is \
+named cell_type), memberships in `obsm`; with state channels, these follow the others in `X`, and \
+`var["class"]` is type or state |
 | SAMPLE.gated.fcs | each sample's file with added channels: dpmix_population (0 for an event that was not \
 gated), dpmix_probability, dpmix_entropy, dpmix_implausible, with judgements dpmix_explored \
-(`dpmix.report.fcs_export`); keywords \
+(`dpmix.report.fcs_export`); with a table of cell types dpmix_type (number of the row, 0 for unknown) and \
+dpmix_type_probability, and keywords DPMIX_TYPE_1, ... with the names; keywords \
 DPMIX_POPULATION_1, ... with the phenotypes, and with judgements the last one for the explored cells, whose \
 events are those with dpmix_explored 1; calibrated: also dpmix_calibrated_CD3, ..., compensated \
 values without the shift of the sample |
@@ -169,6 +172,7 @@ def open_writers(
     to_raw: ToRaw | None = None,
     state: Sequence[str] = (),
     with_state: bool = False,
+    types: Sequence[str] = (),
 ) -> EventFiles:
     """Open files for the events of a gating: a context manager, which deletes its files without `finish`.
 
@@ -194,6 +198,8 @@ def open_writers(
         E names of state channels.
     with_state : bool
         Also write their values to Parquet and CSV.
+    types : sequence of str
+        R + 1 names of cell types, the last for unknown; empty without a table.
 
     Raises
     ------
@@ -210,13 +216,13 @@ def open_writers(
             if path.name in ("events.parquet", "events.csv"):
                 n_listed = n_populations if memberships else 0
                 own_state = state if with_state else ()
-                files.open(path, partial(_Table, path, samples, n_listed, explored, own_state))
+                files.open(path, partial(_Table, path, samples, n_listed, explored, own_state, types))
             elif path.name == "events.h5ad":
-                files.open(path, partial(_H5ad, path, channels, samples, state))
+                files.open(path, partial(_H5ad, path, channels, samples, state, types))
         if "fcs" in formats:
             own = paths[-len(samples) :]
             headers = _headers(samples, sources)
-            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, explored, to_raw))
+            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, explored, to_raw, types))
     except BaseException:
         files.__exit__()
         raise
@@ -235,6 +241,8 @@ def _columns(block: Block) -> Columns:
     }
     if block.explored is not None:
         columns["explored"] = block.explored.copy()
+    if block.cell_type is not None and block.type_probability is not None:
+        columns["type"], columns["type_probability"] = block.cell_type.copy(), block.type_probability.copy()
     return columns
 
 
@@ -242,7 +250,13 @@ class _Table:
     """Writes Parquet or CSV, by the name of the file."""
 
     def __init__(
-        self, path: Path, samples: Sequence[str], n_listed: int, explored: bool, state: Sequence[str]
+        self,
+        path: Path,
+        samples: Sequence[str],
+        n_listed: int,
+        explored: bool,
+        state: Sequence[str],
+        types: Sequence[str] = (),
     ) -> None:
         import pyarrow
         import pyarrow.csv
@@ -250,11 +264,13 @@ class _Table:
 
         self._samples = arrow_texts(samples)
         self._listed, self._state = n_listed, state
+        self._types = arrow_texts(types) if types else None
         names = ("event", "sample", "population", "probability", "entropy", "log_density", "implausible")
         text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-        types = [
+        types_text = text if path.suffix == ".parquet" else pyarrow.string()
+        kinds = [
             pyarrow.int64(),
-            text if path.suffix == ".parquet" else pyarrow.string(),
+            types_text,
             pyarrow.int32(),
             pyarrow.float32(),
             pyarrow.float32(),
@@ -262,13 +278,15 @@ class _Table:
             pyarrow.bool_(),
         ]
         more = [("explored", pyarrow.bool_())] if explored else []
+        if self._types is not None:
+            more += [("type", types_text), ("type_probability", pyarrow.float32())]
         more += [(f"p{k}", pyarrow.float32()) for k in range(1, n_listed + 1)]
         more += [(name, pyarrow.float32()) for name in state]
         if taken := sorted({*names, *(name for name, _ in more[: len(more) - len(state)])} & {*state}):
             raise ConfigError(
                 [f"--state-values: {taken[0]} is a column of {path.name}; rename the marker (data.rename)"]
             )
-        self._schema = pyarrow.schema([*zip(names, types, strict=True), *more])
+        self._schema = pyarrow.schema([*zip(names, kinds, strict=True), *more])
         self._held: list[Any] = []
         self._file = partial_path(path).open("wb")
         if path.suffix == ".parquet":
@@ -282,6 +300,9 @@ class _Table:
         number = arrow_numbers(np.full(len(block.rows), block.sample, np.int32))
         arrays = {name: arrow_numbers(column) for name, column in columns.items()}
         arrays["sample"] = pyarrow.DictionaryArray.from_arrays(number, self._samples)
+        if self._types is not None:
+            codes = np.where(columns["type"] < 0, len(self._types) - 1, columns["type"]).astype(np.int32)
+            arrays["type"] = pyarrow.DictionaryArray.from_arrays(arrow_numbers(codes), self._types)
         for k in range(self._listed):
             arrays[f"p{k + 1}"] = arrow_numbers(block.memberships[:, k].copy())
         if self._state and block.state is not None:
@@ -317,12 +338,17 @@ class _H5ad:
     """Writes AnnData, at the end."""
 
     def __init__(
-        self, path: Path, channels: Sequence[str], samples: Sequence[str], state: Sequence[str]
+        self,
+        path: Path,
+        channels: Sequence[str],
+        samples: Sequence[str],
+        state: Sequence[str],
+        types: Sequence[str] = (),
     ) -> None:
         self._path = partial_path(path)
         self._channels = [*channels, *state]
         self._classes = ["type"] * len(channels) + ["state"] * len(state)
-        self._samples = list(samples)
+        self._samples, self._types = list(samples), list(types)
         self._blocks: list[tuple[int, Columns, Floats, Floats]] = []
         self._path.touch()  # fails early if the folder is not writable
 
@@ -343,6 +369,12 @@ class _H5ad:
         populations = [f"{k}" for k in range(1, gating.n_populations + 1)]
         obs = pandas.DataFrame(columns, index=index)
         obs.insert(1, "sample", pandas.Categorical.from_codes(sample, self._samples))
+        if self._types:
+            codes = columns["type"]
+            named_types = pandas.Categorical.from_codes(
+                np.where(codes < 0, len(self._types) - 1, codes), self._types
+            )
+            obs = obs.assign(type=named_types).rename(columns={"type": "cell_type"})
         obs["population"] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
         named = {"phenotypes": gating.phenotypes} | ({"names": gating.names} if gating.names else {})
         explored = explored_of(gating)
@@ -374,21 +406,25 @@ class _Fcs:
         n_populations: int,
         explored: bool,
         to_raw: ToRaw | None,
+        types: Sequence[str] = (),
     ) -> None:
         self._paths = paths
         self._headers = headers
         self._to_raw = to_raw
-        self._added = fcs_export.gating_channels(n_populations, explored)
+        self._added = fcs_export.gating_channels(n_populations, explored, max(len(types) - 1, 0))
+        self._type_keywords = {f"DPMIX_TYPE_{r}": name for r, name in enumerate(types[:-1], start=1)}
         self._n_columns = len(self._added)
         if to_raw is not None:
             self._added += fcs_export.calibrated_channels(headers, channels)
         reserved = [", ".join(f"{c}+/-" for c in channels)] * n_populations
-        self._reserved = population_keywords(reserved + [NAME] * explored)
+        self._reserved = {**population_keywords(reserved + [NAME] * explored), **self._type_keywords}
         self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()
 
     def write(self, block: Block, columns: Columns) -> None:
         self._go_to(block.sample)
+        if "type" in columns:  # from 1, as the keywords; 0 for unknown, as for events that were not gated
+            columns = {**columns, "type": columns["type"] + 1}
         values = [columns[channel.label] for channel in self._added[: self._n_columns]]
         if self._to_raw is not None:
             values += list(self._to_raw(block.values).T)
@@ -402,7 +438,8 @@ class _Fcs:
         for path, place in zip(self._paths, self._places, strict=True):
             with writing(path):
                 explored = () if gating.exploration is None else (NAME,)
-                fill(partial_path(path), place, population_keywords((*gating.titles, *explored)))
+                named = population_keywords((*gating.titles, *explored))
+                fill(partial_path(path), place, {**named, **self._type_keywords})
 
     def abandon(self) -> None:
         self._copy.abandon()

@@ -31,7 +31,8 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations import find
 from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
-from dpmix.populations.phenotypes import phenotypes_of, thresholds
+from dpmix.populations.names import names_of_events
+from dpmix.populations.phenotypes import levels
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.task import Task, prepare
 from dpmix.system.files import csv_text, write_text, writing
@@ -227,9 +228,9 @@ def _phenotypes(task: Task, populations: Populations, sample: Array, of_sample: 
     """Return the phenotypes of populations, from a sample of events."""
     scaling, reference = task.events.scaling, populations.reference
     drawn = transformed_draw(populations.run, scaling, *populations.draws[reference])
-    limits = thresholds(*drawn, populations.components[reference])
+    ends = levels(*drawn, populations.components[reference])
     shown = scaling.to_transformed(sample)
-    return phenotypes_of(shown, of_sample, limits, task.events.channels, populations.n_populations)
+    return names_of_events(shown, of_sample, ends, task.events.channels, populations.n_populations)
 
 
 def _progress(path: Path, step: Step) -> str:

@@ -67,14 +67,16 @@ class Added:
     scale: int = 1
 
 
-def gating_channels(n_populations: int, explored: bool = False) -> list[Added]:
-    """Return the channels that every gating adds; their labels are the columns of the events."""
+def gating_channels(n_populations: int, explored: bool = False, n_types: int = 0) -> list[Added]:
+    """Return the channels that a gating adds; their labels are the columns of the events."""
     return [
         Added("dpmix_population", "population", n_populations),
         Added("dpmix_probability", "probability", 1, scale=10_000),
         Added("dpmix_entropy", "entropy", math.log(n_populations), scale=1_000),
         Added("dpmix_implausible", "implausible", 1),
         *([Added("dpmix_explored", "explored", 1)] if explored else []),
+        *([Added("dpmix_type", "type", n_types)] if n_types else []),
+        *([Added("dpmix_type_probability", "type_probability", 1, scale=10_000)] if n_types else []),
     ]
 
 

@@ -26,7 +26,7 @@ from dpmix.report.drawing import (
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
 from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, only_the_largest, shares, shortened, shown
+from dpmix.report.labels import label, only_the_largest, share_text, shares, shortened, shown
 from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
 from dpmix.report.palette import GREY, colour, colour_of, rgb
 from dpmix.report.proportion_figures import proportions
@@ -34,7 +34,6 @@ from dpmix.report.shifts import shift_figure
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
-from dpmix.system.console import percent
 from dpmix.system.files import writing
 
 if TYPE_CHECKING:
@@ -119,15 +118,14 @@ def heatmap(gating: Gating) -> Figure:
     """Draw the medians of the populations (rows), each channel (column) on its own scale."""
     cells = heat(gating)
     rows, columns = cells.levels.shape
-    names = [shortened(gating.measured_channels[c], 24) for c in cells.channels]
+    names = [shortened(gating.short_channels[c], 24) for c in cells.channels]
     figure = new_figure(5.0 + 0.24 * columns, 1.5 + 0.19 * rows + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(cells.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_facecolor("#dddddd")
     axes.set_xticks(range(columns), names)
     axes.tick_params(axis="x", rotation=90)
-    size = shares(gating)
-    axes.set_yticks(range(rows), [percent(size[p]) for p in cells.populations])
+    axes.set_yticks(range(rows), [share_text(gating, p) for p in cells.populations])
     axes.tick_params(length=0)
     for row, population in enumerate(cells.populations):
         name_population(axes, columns - 0.5, row, gating, population)
@@ -189,8 +187,9 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.imshow(image, origin="lower", extent=ends, aspect="auto", interpolation="nearest")
     axes.set_xlim(*ends[:2])
     axes.set_ylim(*ends[2:])
-    axes.set_xlabel(shortened(gating.channels[x], 40))
-    axes.set_ylabel(shortened(gating.channels[y], 40))
+    names = gating.short_channels
+    axes.set_xlabel(shortened(names[x], 40))
+    axes.set_ylabel(shortened(names[y], 40))
     if gating.exploration is not None:
         own = gating.exploration.values[:: -(-len(gating.exploration.values) // MOST_POINTS) or 1]
         axes.plot(own[:, x], own[:, y], "o", color="black", markersize=2.0, mec="white", mew=0.3)
@@ -223,7 +222,7 @@ def _one_channel(gating: Gating) -> Figure:
             textcoords="offset points",
             ha="center",
         )
-    axes.set_xlabel(gating.channels[0])
+    axes.set_xlabel(gating.short_channels[0])
     axes.set_ylabel("density")
     axes.set_title("Density of each population")
     return figure

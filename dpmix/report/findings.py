@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
+from dpmix.populations.artefacts import KINDS
 from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
 from dpmix.populations.strategy import GOOD
 from dpmix.populations.support import MAJORITY
@@ -14,6 +15,7 @@ from dpmix.runs.effective_size import MIN_DRAWS
 from dpmix.runs.reader import Run
 from dpmix.system.console import first_few, percent
 
+BORDER = 1.25  # ratio of the proportions by two shapes from which the report names a population
 LOW_ESS = 100  # effective sample size below which the ends of an interval are rough
 NEARLY_ALL = 0.95  # share of the events in one population that a sample of several markers rarely has
 SEVERAL_CHANNELS = 4
@@ -21,7 +23,7 @@ MANY_IMPLAUSIBLE = 0.05  # share of implausible events above which a sample is r
 
 
 def summary(gating: Gating) -> list[str]:
-    """Return the main results in three sentences or paragraphs."""
+    """Return the main results in three or four sentences or paragraphs."""
     events, size = int(gating.n_events.sum()), shares(gating)
     samples, channels = count(len(gating.samples), "sample"), count(len(gating.channels), "channel")
     populations = count(gating.n_populations, "population")
@@ -41,11 +43,8 @@ def summary(gating: Gating) -> list[str]:
         f"The most probable population of an event has a mean probability of {mean:.1%}."
     )
     modes = count(len(gating.tree.heights), "mode")
-    return [
-        found,
-        certainty,
-        f"The tree of {modes} is cut at {gating.level:.3g} standard deviations ({gating.why}).",
-    ]
+    tree = f"The tree of {modes} is cut at {gating.level:.3g} standard deviations ({gating.why})."
+    return [found, certainty, tree, *filter(None, [_sentence(artefacts(gating) or None)])]
 
 
 def explored(gating: Gating) -> str:
@@ -57,6 +56,23 @@ def explored(gating: Gating) -> str:
         f"explored cells (population {gating.n_populations + 1}): {found.n_found:,} found from {judged}; "
         f"probably {found.number:,.0f} in all ({found.low:,.0f} to {found.high:,.0f})"
     )
+
+
+def artefacts(gating: Gating) -> str:
+    """Return a sentence about debris, doublets and dead cells; empty where none was found, or looked for."""
+    sizes, found = gating.sizes.sum(axis=0), []
+    for kind in KINDS:
+        own = np.array([p for p, mark in enumerate(gating.artefacts) if mark == kind], np.int64)
+        if len(own):
+            share = percent(sizes[own].sum() / gating.n_events.sum())
+            what = f"{'look' if len(own) > 1 else 'looks'} like {kind}"
+            found.append(
+                f"{count(len(own), 'population')} ({numbers_of(own)}), {share} of the events, {what}"
+            )
+    if not found:
+        return ""
+    used = "left out of" if gating.without_artefacts else "counted in"
+    return f"{'; '.join(found)}; {used} the proportions"
 
 
 def warnings(gating: Gating, run: Run) -> list[str]:
@@ -116,6 +132,17 @@ def poor_gates_warning(gating: Gating) -> str | None:
     return (
         f"gates in two markers do not isolate {count(len(poor), 'population')} (F1 below {GOOD:g}): "
         f"{numbers_of(poor)}"
+    )
+
+
+def border_note(gating: Gating) -> str:
+    """Name the populations whose interval is wide because of their shape; "" for none."""
+    found = np.flatnonzero(np.abs(np.log(gating.shape_ratios)) > np.log(BORDER))
+    if not len(found):
+        return ""
+    return (
+        f"The interval is wide for population{'s' if len(found) > 1 else ''} {numbers_of(found)}: the border "
+        "to the neighbours depends on the shape that is assumed for the populations."
     )
 
 

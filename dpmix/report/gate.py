@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError
+from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
@@ -25,7 +26,8 @@ from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
-from dpmix.report import event_files, figures, findings, fit, page, shifts, tables
+from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
+from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.additions import Additions
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
@@ -65,6 +67,10 @@ def gate(
     compare: str | Path | None = None,
     judged: Sequence[str | Path] = (),
     calibrated: bool = False,
+    without_artefacts: bool = False,
+    types: str | Path | TypeTable | None = None,
+    types_zero: str = "",
+    type_certainty: float = CERTAINTY,
     n_draws: int = find.DRAWS,
     level: float | None = None,
     n_populations: int | None = None,
@@ -86,8 +92,17 @@ def gate(
     calibrated : bool
         Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
         FCS files.
+    without_artefacts : bool
+        Leave populations that look like debris, doublets or dead cells out of the proportions.
     judged : sequence of str or Path
         Files of judgements (`dpmix.explore.judgements`): events like those wanted are marked.
+    types : str, Path or TypeTable
+        Table of cell types: a CSV file, or the name of a built-in table (`dpmix types --list`). Events get a
+        type, and types.csv the proportions (`dpmix.populations.types`).
+    types_zero : str
+        Meaning of the number 0 in the table: "lo", "blank", or "", an error.
+    type_certainty : float
+        Least probability of a child of the table, given its parent, for an event to get it.
     n_draws, level, n_populations : int, float, int
         Draws to use; cut height of the tree, or number of populations to cut it into, not both.
     decisions : str or Path
@@ -109,7 +124,12 @@ def gate(
     asked = Additions.of(with_map, strategy, compare, judged)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
-    task = prepare(run_file, data, engine, folder)
+    table = _table_of_types(types, types_zero, type_certainty)
+    task = prepare(run_file, data, engine, folder, with_quality=True)
+    if without_artefacts and task.events.quality is None:
+        raise ConfigError(["--without-artefacts: found neither scatter nor viability in the files"])
+    if table is not None:
+        match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
@@ -119,12 +139,27 @@ def gate(
     if state_values and task.events.state is None:
         raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     explored = asked.explore(task)
-    check_outputs(_paths(task, folder, formats, asked), overwrite, _inputs(task))
+    check_outputs(
+        [*_paths(task, folder, formats, asked), *(type_tables.paths(folder) if table else [])],
+        overwrite,
+        _inputs(task),
+    )
     with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
+        typed = None if table is None else assign_types(task, found, table, own, type_certainty)
         gating, population = _write_events(
-            task, found, folder, formats, memberships, moved, own, explored, state_values
+            task,
+            found,
+            folder,
+            formats,
+            memberships,
+            moved,
+            own,
+            explored,
+            state_values,
+            without_artefacts,
+            typed,
         )
     _say_verdict(gating)
     one = findings.one_population_warning(gating)
@@ -146,6 +181,9 @@ def predict(
     decisions: str | Path | None = None,
     engine: Sequence[str] = (),
     state_values: bool = False,
+    types: str | Path | TypeTable | None = None,
+    types_zero: str = "",
+    type_certainty: float = CERTAINTY,
     overwrite: bool = False,
 ) -> Gating:
     """Gate new events with a run and write event files and fit.csv, with the probability of every population.
@@ -153,7 +191,8 @@ def predict(
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
     shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
     attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
-    samples.nc have their medians, and `dpmix associate` compares the new files.
+    samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types are
+    those of the new events.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
@@ -161,19 +200,24 @@ def predict(
     require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
-    task = prepare(run_file, data, engine, folder)
+    table = _table_of_types(types, types_zero, type_certainty)
+    task = prepare(run_file, data, engine, folder, with_quality=table is not None)
+    if table is not None:
+        match_markers(table, task.events.all_channels)
     if state_values and task.events.state is None:
         raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
         *([folder / sample_draws.FILE, tables.table_paths(folder)[0]] if task.events.state else []),
+        *(type_tables.paths(folder) if table else []),
     ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
+    typed = None if table is None else assign_types(task, found, table, own, type_certainty)
     gating = _write_events(
-        task, found, folder, formats, memberships=True, own=own, state_values=state_values
+        task, found, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
     )[0]
     events = task.events
     measured = misfit.measure(
@@ -181,6 +225,8 @@ def predict(
     )
     gating = replace(gating, fit=measured)
     fit.write_fit(folder, gating, task.run)
+    if gating.types is not None:
+        type_tables.write_types(folder, gating)
     if task.events.state:  # for the medians of the state channels
         tables.write_sample_draws(folder, gating)
         tables.write_populations(folder, gating)
@@ -189,6 +235,18 @@ def predict(
     for warning in [*fit.warnings(gating), *filter(None, of_draws)]:
         log.warning("%s", warning)
     return gating
+
+
+def _table_of_types(
+    types: str | Path | TypeTable | None, types_zero: str, type_certainty: float
+) -> TypeTable | None:
+    """Return the table of cell types that is asked for, read and checked; None for none."""
+    if not 0.0 < type_certainty <= 1.0:
+        raise ConfigError([f"type_certainty is {type_certainty}; it must be above 0 and at most 1"])
+    table = types if isinstance(types, TypeTable) or types is None else read_types(types, types_zero)
+    if table is not None and UNKNOWN in table.types:
+        raise ConfigError([f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"])
+    return table
 
 
 def _say_verdict(gating: Gating) -> None:
@@ -257,12 +315,14 @@ def _write_events(
     own: Sequence[OwnTerms] | None = None,
     explored: Exploration | None = None,
     state_values: bool = False,
+    without_artefacts: bool = False,
+    typed: Types | None = None,
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
     `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
     of samples that are not in the run. `explored` has the events like those judged as wanted.
-    `state_values`: Parquet and CSV have the values of the state channels.
+    `state_values`: Parquet and CSV have the values of the state channels. `typed` has the events' types.
     """
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
@@ -277,16 +337,26 @@ def _write_events(
         to_raw=None if moved is None else task.events.scaling.transformed_to_raw,
         state=() if task.events.state is None else task.events.state.channels,
         with_state=state_values,
+        types=() if typed is None else typed.names,
     ) as writers:
         for block, counts in assign_events(task, found, summary.medians, own):
             summary.add(block, counts)
+            own_events = slice(summary.n_added - len(block.rows), summary.n_added)
+            if typed is not None:
+                block = replace(
+                    block,
+                    cell_type=typed.of_event[own_events],
+                    type_probability=typed.probability[own_events],
+                )
             if explored is not None:
-                own_events = slice(summary.n_added - len(block.rows), summary.n_added)
                 block = replace(block, explored=explored.is_found[own_events])
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
             )
-        gating = replace(summary.gating(task, found), exploration=explored)
+        gating = replace(summary.gating(task, found, without_artefacts), exploration=explored)
+        if typed is not None:
+            together = types_by_population(typed, summary.population, gating.n_populations)
+            gating = replace(gating, types=typed, type_populations=together)
         writers.finish(gating)
     return gating, summary.population
 
@@ -296,6 +366,8 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
     tables.write_sample_draws(folder, gating)
     tables.write_tables(folder, gating, task.events.scaling.means, task.events.scaling.sds)
     run = open_run(task.run.path, transformed=True)
+    if gating.types is not None:
+        type_tables.write_types(folder, gating)
     alignment.write_aligned(folder / "aligned.nc", run, found.draws, found.order)
     mixing = convergence(run)
     if (drawn := shifts.draws_of(run)) is not None:

@@ -71,7 +71,7 @@ def rows_of(hierarchy: Sequence[Node]) -> list[Row]:
 def own_gates(gating: Gating, row: Row) -> list[str]:
     """Return the channels of each gate that a branch or population adds to those around it."""
     gates = row.node.strategy.gates
-    return [named_channels(gating.channels, gate) for gate in gates[len(gates) - row.node.n_own :]]
+    return [named_channels(gating.short_channels, gate) for gate in gates[len(gates) - row.node.n_own :]]
 
 
 def table(gating: Gating) -> list[dict[str, Any]]:

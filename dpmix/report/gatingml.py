@@ -23,11 +23,11 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
+from dpmix import __version__
 from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_channels import Channel, number_of
@@ -145,7 +145,7 @@ def write_gates(
         ET.register_namespace(prefix, uri)
     root = ET.Element(f"{{{GATING}}}Gating-ML")
     note = ET.SubElement(ET.SubElement(root, f"{{{DATA}}}custom_info"), "dpmix")
-    note.attrib |= {"version": version("dpmix"), "run": gating.run, **({"parent": parent} if parent else {})}
+    note.attrib |= {"version": __version__, "run": gating.run, **({"parent": parent} if parent else {})}
     for axis in {axis.transform: axis for axis in space.axes if axis.kind}.values():
         wrapper = ET.SubElement(root, f"{{{TRANSFORMS}}}transformation", {_transforms("id"): axis.transform})
         parameters = {_transforms(name): f"{value!r}" for name, value in axis.parameters}

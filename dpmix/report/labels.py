@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -12,21 +12,19 @@ import numpy as np
 from dpmix.model.mixture import Array
 from dpmix.populations.result import Estimates, Gating
 from dpmix.populations.strategy import Gate
+from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
 
 
 class Named(Protocol):
-    """Names of populations and channels: of a gating, or of the draws of its samples."""
+    """Names of populations: of a gating, or of the draws of its samples."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     @property
     def phenotypes(self) -> tuple[str, ...]: ...
-
-    @property
-    def channels(self) -> tuple[str, ...]: ...
 
 
 def shortened(text: str, width: int) -> str:
@@ -38,23 +36,10 @@ def shortened(text: str, width: int) -> str:
 
 
 def phenotype(gating: Named, population: int, width: int) -> str:
-    """Return the phenotype of a population in at most `width` characters.
-
-    If any population's phenotype is longer, only markers that are not negative are kept, or the first markers
-    if all are negative.
-    """
+    """Return the phenotype of a population, or its first markers, in at most `width` characters."""
     full = gating.phenotypes[population]
-    if max(map(len, gating.phenotypes)) <= width:
-        return full
-    names = "|".join(re.escape(name) for name in sorted(gating.channels, key=len, reverse=True))
-    parts = [part.rstrip(",") for part in re.findall(rf"(?:^|(?<=\s))(?:{names})[+-]\S*", full)]
-    informative = [part for part in parts if part.endswith("+/-") or not part.endswith("-")]
-    kept = ""
-    for part in informative or parts:
-        if len(kept) + len(part) + 3 > width:
-            return f"{kept} …" if kept else shortened(part, width)
-        kept = f"{kept} {part}".strip()
-    return kept
+    first = textwrap.shorten(full, width, placeholder=" …")
+    return shortened(full, width) if first.strip() == "…" else first
 
 
 def label(gating: Named, population: int, width: int = 44) -> str:
@@ -82,6 +67,11 @@ def shown(gating: Gating) -> int:
 def shares(gating: Gating) -> Array:
     """Return the posterior mean of the proportions in all samples, float64 [P]."""
     return gating.overall.mean
+
+
+def share_text(gating: Gating, population: int) -> str:
+    """Format the proportion of a population in all samples; "left out" of an artefact without one."""
+    return "left out" if gating.left_out[population] else percent(shares(gating)[population])
 
 
 def first(estimates: Estimates, n_populations: int) -> Estimates:

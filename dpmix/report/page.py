@@ -12,10 +12,11 @@ from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
 from dpmix.populations.result import Gating
 from dpmix.populations.support import MAJORITY
-from dpmix.report import templates
+from dpmix.report import templates, type_tables
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
+    border_note,
     count,
     draws_used,
     explored,
@@ -91,9 +92,10 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "compared": "the chains, and of their halves," if gating.n_chains > 1 else "the halves of the chain",
         "bad_r_hat": f"{gating.verdict.limit:.2f}",
         "monitored": count(gating.n_chains * gating.verdict.n_draws, "draw"),
+        "border_note": border_note(gating),
         "mixing_note": mixing_note(gating),
         "rows": _rows(gating),
-        "channels": gating.channels,
+        "channels": gating.short_channels[: len(gating.channels)],
         "raster": raster,
         "broad": max(560, 330 + 16 * len(gating.channels)),
         "most_ellipses": MOST_ELLIPSES if gating.n_populations > MOST_ELLIPSES else 0,
@@ -112,6 +114,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "strategies": _strategies(gating),
         "gate_tree": gate_table(gating),
         "comparison": _comparison(gating),
+        "types": None if gating.types is None else type_tables.section(gating),
         "explored": explored(gating),
         "explored_rows": _explored(gating),
         "coarseness_caption": caption(choice_of(run)),
@@ -124,7 +127,8 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
     mean, low, high = gating.overall
-    sizes, apart = gating.sizes.sum(axis=0), gating.verdict.apart
+    sizes, apart, full = gating.sizes.sum(axis=0), gating.verdict.apart, gating.full_phenotypes
+    left_out = gating.left_out
     rows = [
         {
             "index": p,
@@ -135,9 +139,10 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "ink": ink(colour_of(gating, p)),
             "given": gating.names[p] if gating.names else "",
             "phenotype": gating.phenotypes[p],
+            "full": full[p],
             "events": f"{sizes[p]:,}",
-            "share": percent(mean[p]),
-            "interval": f"{percent(low[p])} to {percent(high[p])}",
+            "share": "left out" if left_out[p] else percent(mean[p]),
+            "interval": "" if left_out[p] else f"{percent(low[p])} to {percent(high[p])}",
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
             "support": f"{gating.support[p]:.0%}",
@@ -164,6 +169,7 @@ def _explored_row(gating: Gating) -> list[dict[str, Any]]:
         "ink": ink(colour_of(view, p)),
         "given": f"{NAME} (also in other populations)",
         "phenotype": own.phenotype,
+        "full": view.full_phenotypes[own.index],
         "events": f"{int(own.sizes.sum()):,}",
         "share": percent(own.proportion),
         "interval": f"{percent(own.low)} to {percent(own.high)}",
@@ -181,7 +187,7 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
             "colour": colour_of(view, p),
             "ink": ink(colour_of(view, p)),
             "phenotype": view.titles[p],
-            "gates": [named_channels(gating.channels, gate) for gate in strategy.gates],
+            "gates": [named_channels(gating.short_channels, gate) for gate in strategy.gates],
             "purity": [percent(share) for share in strategy.purity],
             "recovered": [percent(share) for share in strategy.recovered],
             "f1": f"{strategy.f1[-1]:.2f}" if strategy.gates else "",

@@ -36,7 +36,7 @@ def page_data(gating: Gating) -> dict[str, Any]:
     counts = rasters.counts.reshape(len(pairs), (rasters.edges.shape[1] - 1) ** 2)
     full = np.log1p(counts.max(axis=1, initial=1))
     return {
-        "channels": gating.channels,
+        "channels": gating.short_channels[: len(gating.channels)],
         "bins": rasters.edges.shape[1] - 1,
         "ranges": rasters.edges[:, [0, -1]].tolist(),
         "rasters": pack_rasters(rasters, full),

@@ -12,13 +12,12 @@ from dpmix.report import dendrogram
 from dpmix.report.embedding import map_numbers, map_point, map_window
 from dpmix.report.findings import numbers_of
 from dpmix.report.heatmap import heat
-from dpmix.report.labels import label, shares, shortened, ticks
+from dpmix.report.labels import label, share_text, shares, shortened, ticks
 from dpmix.report.pairs import densities
 from dpmix.report.palette import GREY, colour, colour_of, ink
 from dpmix.report.traces import Trace, burn_in, thinned, traces
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
-from dpmix.system.console import percent
 
 if TYPE_CHECKING:
     from bokeh.model import Model
@@ -191,7 +190,7 @@ def _map(gating: Gating, events: Map) -> Plot:
 
 def _one_marker(gating: Gating) -> Plot:
     """Return the density of each population in a single channel."""
-    plot = new_plot(height=320, x_axis_label=plain(gating.channels[0]), y_axis_label="density")
+    plot = new_plot(height=320, x_axis_label=plain(gating.short_channels[0]), y_axis_label="density")
     for p, (places, density) in enumerate(densities(gating)):
         source = {"x": places, "y": density, "who": names_of(gating, [p]) * len(places)}
         line = plot.line("x", "y", source=source, color=colour_of(gating, p), line_width=2)
@@ -204,12 +203,12 @@ def _heatmap(gating: Gating) -> Plot:
     from bokeh.models import LinearColorMapper
     from bokeh.palettes import Cividis256
 
-    cells, size = heat(gating), shares(gating)
+    cells = heat(gating)
     rows, columns = cells.levels.shape
     y, x = np.indices(cells.levels.shape)
     chosen = np.ix_(np.arange(1, 4), cells.populations, cells.channels)
     lower, median, upper = gating.measured_quantiles[chosen].reshape(3, -1)
-    channels = [gating.measured_channels[c] for c in cells.channels]
+    channels = [gating.short_channels[c] for c in cells.channels]
     source = {
         "x": x.ravel(),
         "y": y.ravel(),
@@ -232,7 +231,7 @@ def _heatmap(gating: Gating) -> Plot:
     tips = (("population", "@who"), ("marker", "@marker"), ("median", "@median"), ("quartiles", "@middle"))
     add_hover(plot, boxes, *tips)
     name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
-    name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {percent(size[p])}" for p in cells.populations])
+    name_axis(plot.yaxis, [f"{label(gating, p, 36)}  {share_text(gating, p)}" for p in cells.populations])
     plot.xaxis.major_label_orientation = "vertical"
     plot.grid.visible = False
     return plot

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.errors import ConfigError
+from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
 from dpmix.populations.result import Gating, interval
@@ -99,7 +100,7 @@ def shift_figure(run: Run) -> Figure:
     names = [shortened(str(name), 40) for name in run.constants["sample"]][:MOST_SAMPLES]
     mean, low, high = mean[:MOST_SAMPLES], low[:MOST_SAMPLES], high[:MOST_SAMPLES]
     rows, columns = mean.shape
-    channels = [shortened(name, 24) for name in run.channels]
+    channels = [shortened(name, 24) for name in short_names(run.channels)]
     height = 1.5 + max(0.09, 0.19 if rows <= 60 else 0.0) * rows + 0.08 * max(map(len, channels))
     figure = new_figure(3.5 + 0.24 * columns, height)
     axes = figure.add_subplot()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpmix.model.mixture import Array
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of
+from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of, extended
 from dpmix.populations.result import QUANTILES, Gating
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.populations.strategy import Gate, Strategy
@@ -37,11 +37,16 @@ def write_tables(
     with its weight in the run (data.weights). proportions.csv has one row per sample and population, with the
     columns of the table of samples; its proportions are those of the sample's events, whatever their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
-    a single draw. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the
-    population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and
-    for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are
-    on the transformed scale; their cells are empty for a population without events. Both tables have a
-    column `name` if a population was named by hand. `_tree` describes tree.json.
+    a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
+    that of the mixture: far from 1, the interval is wide for this reason (`dpmix.populations.borders`).
+    `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.artefacts`), where the files have
+    scatter or viability, whose quantiles come last; without artefacts, proportions of these populations are
+    empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's
+    weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight
+    that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the
+    transformed scale; their cells are empty for a population without events. `phenotype` is a short name that
+    no other population has, `full phenotype` all markers with their levels. Both tables have a column `name`
+    if a population was named by hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the cells found by judging, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
@@ -80,7 +85,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
     """Write samples.nc, with the draws that `dpmix associate` reads (`dpmix.populations.sample_draws`)."""
     assert gating.counts is not None
     assert gating.medians is not None
-    n_state = len(gating.measured_channels) - len(gating.channels)
+    n_state = gating.n_state
     one = gating.exploration
     found = None if one is None else np.pad(one.medians[:-1], [(0, 0), (0, n_state)], constant_values=np.nan)
     draws = SampleDraws(
@@ -89,7 +94,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         samples=gating.samples,
         phenotypes=gating.phenotypes,
         names=gating.names,
-        channels=gating.measured_channels,
+        channels=gating.measured_channels[: len(gating.channels) + n_state],
         n_state=n_state,
         errors=gating.median_errors,
         columns=gating.sample_columns,
@@ -249,25 +254,28 @@ def _cell(value: object) -> object:
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     events = gating.sizes.sum(axis=0)
     shares = events / gating.n_events.sum()
-    mean, low, high = gating.overall
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.overall)
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
-    head += ["rhat", "ess", "support", "certainty"]
+    head += ["shape ratio", "rhat", "ess", "support", "certainty", "full phenotype"]
+    head += ["artefact"] if gating.artefacts else []
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
-    quantiles = gating.measured_quantiles
+    quantiles, full = gating.measured_quantiles, extended(gating).full_phenotypes
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
             *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
-            *(gating.r_hat[p], gating.ess[p], gating.support[p], gating.certainty[p]),
+            *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
+            *(gating.certainty[p], full[p], *gating.artefacts[p : p + 1]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
             *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
-            *(own.proportion, own.low, own.high, *[""] * 4),
+            *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
+            *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
             *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),
         ]
@@ -276,7 +284,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns, (named, titles) = gating.sample_columns, _names(gating)
     yield ["sample", *columns, "population", *named, "phenotype", "events", "proportion", "low", "high"]
-    mean, low, high = gating.estimates
+    mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.estimates)
     explored = explored_of(gating)
     for s, sample in enumerate(gating.samples):
         known = [sample, *(cells[s] for cells in columns.values())]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from importlib.resources import files
+
+from dpmix import __version__
 
 
 def read(name: str) -> str:
@@ -24,4 +25,4 @@ def render(template: str, **values: object) -> str:
     environment = Environment(
         loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(template).render(version=version("dpmix"), **values)
+    return environment.get_template(template).render(version=__version__, **values)

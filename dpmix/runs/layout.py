@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from dpmix import __version__
 from dpmix.runs.profile import SPANS
 
 # 2: counts of moves and of emptied components; files of format 1 are read without them.
@@ -40,13 +40,14 @@ COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
 COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
 """Draws of the hierarchical model (`dpmix.model.cohort`); shifts and tau only in a model with shifts."""
 
-GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence")
+GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence", "verdict")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 EVENT_SUBSET = "event_subset"  # the constant with some events, for `dpmix gate`
 SUBSET_WEIGHTS = "event_subset_weights"  # what each of them counts, in a run whose events have weights
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
 WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
+MAX_CHARACTERS = 2048  # bytes of the texts of a verdict
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 AnyArray = npt.NDArray[Any]
 
@@ -58,6 +59,13 @@ _CONVERGENCE: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
     "convergence/r_hat": (("quantity",), np.float64),
     "convergence/ess": (("quantity",), np.float64),
     "convergence/error": (("quantity",), np.float64),
+}
+_VERDICT: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
+    "verdict/share": (("population",), np.float64),
+    "verdict/r_hat": (("population",), np.float64),
+    "verdict/fit": (("character",), "S1"),
+    "verdict/sentence": (("character",), "S1"),
+    "verdict/draws": ((), np.int64),
 }
 
 
@@ -127,6 +135,9 @@ class Layout:
         `COUNTS` of the kind; none in files of format 1.
     cohort : sequence of str
         Those of `COHORT` that the model has; none for a pooled model.
+    judged : bool
+        The file has room for a verdict (`dpmix.runs.verdict`); not in those of earlier versions and of
+        Bayesian EM.
     """
 
     kind: str
@@ -140,6 +151,7 @@ class Layout:
     learned: Sequence[str] = ()
     counts: Sequence[str] = ()
     cohort: Sequence[str] = ()
+    judged: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in ("mcmc", "bem"):
@@ -167,6 +179,8 @@ class Layout:
             "span": len(SPANS),
             "reference": self.n_references,
             "quantity": 1 + self.n_references + MAX_POPULATIONS,
+            "population": MAX_POPULATIONS,
+            "character": MAX_CHARACTERS,
         }
 
     @property
@@ -212,6 +226,7 @@ class Layout:
             "trace/seconds": (sweep, np.float64),
             "profile/seconds": (("span",), np.float64),
             **(_CONVERGENCE if self.n_references else {}),
+            **(_VERDICT if self.judged else {}),
         }
 
     @property
@@ -263,10 +278,14 @@ def quantities(n_references: int, n_populations: int) -> list[str]:
 
 
 def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    """Create the dimensions of a group, with the values along each."""
+    """Create the dimensions of a group, with the values along each; the bytes of a text have none.
+
+    Only without values, xarray and ArviZ read them as one text.
+    """
     for dim, values in coordinates.items():
         group.dimensions[dim] = len(values)
-        _write(group, dim, (dim,), values)
+        if dim != "character":
+            _write(group, dim, (dim,), values)
 
 
 def _attributes(layout: Layout) -> dict[str, Any]:
@@ -275,7 +294,7 @@ def _attributes(layout: Layout) -> dict[str, Any]:
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
     }
-    versions = {"dpmix": version("dpmix"), "numpy": np.__version__, "python": platform.python_version()}
+    versions = {"dpmix": __version__, "numpy": np.__version__, "python": platform.python_version()}
     return {
         "kind": layout.kind,
         "format_version": FORMAT_VERSION,
@@ -330,9 +349,10 @@ def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyAr
 
 
 def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
-    """Return properties of a dataset that is on the disk from the start, filled with NaN or -1."""
+    """Return properties of a dataset that is on the disk from the start, filled with NaN, -1 or no text."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
-    properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
+    if dtype != "S1":  # h5py would fill a text with arbitrary bytes; the default is 0
+        properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
     return properties

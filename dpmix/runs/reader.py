@@ -331,11 +331,25 @@ class Run:
     def verdict(self) -> Verdict:
         """The agreement of the chains about interim populations; its text is that of ``dpmix info``.
 
+        Read from the file of a complete run, computed for others and for those of earlier versions.
         `dpmix.gate` returns the verdict on the populations that it finds.
         """
-        from dpmix.runs.verdict import interim_verdict
+        from dpmix.runs.verdict import interim_verdict, stored_verdict
 
-        return interim_verdict(self)
+        return stored_verdict(self) or interim_verdict(self)
+
+    @property
+    def stored_verdict(self) -> dict[str, Any] | None:
+        """Numbers and texts of the verdict in the file; None without one on all its draws.
+
+        ``share`` and ``r_hat``, float64 [P], of the interim populations; ``fit`` and ``sentence``.
+        """
+        if "verdict/draws" not in self._arrays or int(self._arrays["verdict/draws"]) != self.committed:
+            return None
+        share, r_hat = (self._arrays[f"verdict/{name}"] for name in ("share", "r_hat"))
+        n_found = int((~np.isnan(share)).sum())
+        texts = {name: _text(self._arrays[f"verdict/{name}"]) for name in ("fit", "sentence")}
+        return {"share": share[:n_found], "r_hat": r_hat[:n_found], **texts} if texts["sentence"] else None
 
     @property
     def profile(self) -> dict[str, float]:
@@ -362,7 +376,10 @@ class Run:
         }
         for name, slot in self._contents.variables.items():
             group, variable = name.split("/")
-            groups.setdefault(group, {})[variable] = (slot.dims, drawn.get(name, self._arrays[name]))
+            dims, values = slot.dims, drawn.get(name, self._arrays[name])
+            if slot.dtype == "S1":  # one text, as xarray reads it
+                dims, values = (), np.array(_text(values))
+            groups.setdefault(group, {})[variable] = (dims, values)
         datasets = {}
         for group, variables in groups.items():
             dataset = xarray.Dataset(variables)
@@ -421,3 +438,8 @@ class Run:
 
     def _wrong(self, name: str) -> DataError:
         return DataError(f"{self.path}: the attribute {name} is not as dpmix writes it")
+
+
+def _text(characters: AnyArray) -> str:
+    """Return a text from its bytes, S1 [M]."""
+    return characters.tobytes().rstrip(b"\0").decode(errors="replace")

@@ -350,6 +350,7 @@ def layout_of(
         channels=events.channels,
         learned=[name for name in HYPERPARAMETERS if name in config.model.learn],
         counts=COUNTS[kind],
+        judged=is_mcmc,
         constants={
             "channel_means": (("channel",), scaling.means),
             "channel_sds": (("channel",), scaling.sds),

@@ -1,9 +1,9 @@
 """The verdict on a run: whether its chains agree about its populations, in one sentence.
 
 Every command says it in these words. `dpmix mcmc`, `dpmix info` and `run.verdict` judge interim populations
-(`dpmix.runs.monitors`), which the run file has at any time; `dpmix gate`, its report, `dpmix predict`, `dpmix
-associate` and the page of `dpmix app` judge the populations of `dpmix gate`. The fit of the chains to the
-events is the same in all of them.
+(`dpmix.runs.monitors`), which are known at any time; the run file keeps this verdict from the end of the run.
+`dpmix gate`, its report, `dpmix predict`, `dpmix associate` and the page of `dpmix app` judge the populations
+of `dpmix gate`. The fit of the chains to the events is the same in all of them.
 
 C chains, S draws of each, P populations.
 """
@@ -24,6 +24,7 @@ from dpmix.runs.layout import POPULATION
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import NEGLIGIBLE_LIKELIHOOD
+from dpmix.runs.writer import RunWriter
 from dpmix.system.console import listed, percent
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
@@ -109,8 +110,8 @@ class Verdict:
                 f"Chains were not compared: {MIN_DRAWS} draws of each are needed, and there are "
                 f"{self.n_draws}."
             )
-        finer = "dpmix gate judges its own populations, which are finer." if self.noun == POPULATION else ""
-        parts = self._agreement(), self._differences(), self._fit(), self._single(), finer
+        of_gate = "dpmix gate judges the populations that it finds." if self.noun == POPULATION else ""
+        parts = self._agreement(), self._differences(), self._fit(), self._single(), of_gate
         return " ".join(filter(None, parts))
 
     def _agreement(self) -> str:
@@ -169,6 +170,30 @@ def interim_verdict(run: Run) -> Verdict:
     found = [values for name, values in monitored(run).items() if POPULATION in name]
     weights = np.stack(found, axis=2)
     return judge(run, POPULATION, weights, r_hat_and_ess(weights)[0])
+
+
+def stored_verdict(run: Run) -> Verdict | None:
+    """Return the verdict that a run file has, None where it has none on all its draws."""
+    found = run.stored_verdict
+    if found is None:
+        return None
+    return Verdict(
+        kind=run.kind,
+        noun=POPULATION,
+        n_chains=len(run.alpha),
+        n_draws=run.committed,
+        shares=found["share"],
+        r_hat=found["r_hat"],
+        fit=found["fit"],
+        draws=run.committed,
+        is_complete=run.complete,
+    )
+
+
+def store_verdict(writer: RunWriter, verdict: Verdict) -> None:
+    """Write the verdict on interim populations to the file of a run that has ended."""
+    numbers = {"share": verdict.shares, "r_hat": verdict.r_hat}
+    writer.write_verdict(verdict.n_draws, numbers, {"fit": verdict.fit, "sentence": str(verdict)})
 
 
 def fit_of(run: Run) -> str:

@@ -18,7 +18,7 @@ from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.model.mixture import HYPERPARAMETERS, State
 from dpmix.runs import checkpoint
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
-from dpmix.runs.layout import AnyArray, Layout, Record, lay_out
+from dpmix.runs.layout import MAX_CHARACTERS, AnyArray, Layout, Record, lay_out
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
 from dpmix.system.files import partial_path, writing
@@ -140,7 +140,8 @@ class RunWriter:
         """
         found = layout_found(self._contents)
         attributes = {**found.attributes, "config": config}
-        layout = replace(found, draws=draws, sweeps=sweeps, attributes=attributes)
+        judged = found.kind == "mcmc"
+        layout = replace(found, draws=draws, sweeps=sweeps, attributes=attributes, judged=judged)
         with _laid_out_beside(self.path, layout) as file:
             copy_drawn(self._contents, self.path, file.path)
             file.sync()
@@ -175,6 +176,31 @@ class RunWriter:
     def write_convergence(self, name: str, value: npt.ArrayLike, row: tuple[int, ...] = ()) -> None:
         """Write a dataset of the group ``convergence``, or the row of it with these leading indices."""
         self._write(f"convergence/{name}", row, value)
+
+    def write_verdict(
+        self, draws: int, numbers: Mapping[str, npt.ArrayLike], texts: Mapping[str, str]
+    ) -> None:
+        """Write the verdict on so many draws of each chain; a file of an earlier version has no place for it.
+
+        Parameters
+        ----------
+        draws : int
+        numbers : mapping of str to float [P]
+            ``share`` and ``r_hat``, of at most `MAX_POPULATIONS` populations.
+        texts : mapping of str to str
+            ``fit`` and ``sentence``; more than `MAX_CHARACTERS` bytes are not kept.
+        """
+        if "verdict/draws" not in self._contents.slots:
+            return
+        self._write("verdict/draws", (), -1)
+        for name, values in numbers.items():
+            kept = np.full(self._contents.slots[f"verdict/{name}"].shape, np.nan)
+            kept[: np.size(values)] = values
+            self._write(f"verdict/{name}", (), kept)
+        for name, text in texts.items():
+            encoded = text.encode()[:MAX_CHARACTERS].ljust(MAX_CHARACTERS, b"\0")
+            self._write(f"verdict/{name}", (), np.frombuffer(encoded, "S1"))
+        self._write("verdict/draws", (), draws)
 
     def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
         """Write one draw, numbered from 0, of each chain (Bayesian EM: of the best start), then commit it.

@@ -17,14 +17,16 @@ def require_extra(module: str, extra: str, purpose: str) -> None:
     module : str
         The library, as it is imported.
     extra : str
-        The extra that installs it: ``pip install 'dpmix[extra]'``.
+        The extra that installs it: ``pip install 'dpmix-cytometry[extra]'``.
     purpose : str
         The feature that needs it, as the start of the message.
     """
     try:
         import_module(module)
     except ImportError as error:
-        raise ConfigError([f"{purpose} needs {module} ({error}): pip install 'dpmix[{extra}]'"]) from None
+        raise ConfigError(
+            [f"{purpose} needs {module} ({error}): pip install 'dpmix-cytometry[{extra}]'"]
+        ) from None
 
 
 def import_arviz() -> ModuleType:

@@ -486,4 +486,4 @@ def test_a_missing_library_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("dpmix.DPMixture needs scikit-learn (")
-    assert done.stdout.endswith("pip install 'dpmix[sklearn]'\n")
+    assert done.stdout.endswith("pip install 'dpmix-cytometry[sklearn]'\n")

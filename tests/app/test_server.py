@@ -236,4 +236,4 @@ def test_messages_of_the_command(server: Server, tmp_path: Path, monkeypatch: py
     missing = CliRunner().invoke(main, ["app", str(tmp_path)])
     assert missing.exit_code == 2
     assert "dpmix app needs tornado" in missing.output
-    assert "pip install 'dpmix[app]'" in missing.output
+    assert "pip install 'dpmix-cytometry[app]'" in missing.output

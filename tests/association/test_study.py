@@ -327,5 +327,5 @@ def test_the_variability_of_a_group() -> None:
 
 def test_without_the_extra_a_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "formulae", None)
-    with pytest.raises(ConfigError, match=r"dpmix associate needs formulae .*'dpmix\[associate\]'"):
+    with pytest.raises(ConfigError, match=r"dpmix associate needs formulae .*'dpmix-cytometry\[associate\]'"):
         fitted(cohort())

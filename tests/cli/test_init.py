@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from instrument_files import WRITTEN, write
 
 from dpmix.cli import main
-from dpmix.config.load import load_config
+from dpmix.cli.init import write_config
+from dpmix.config.load import load_config, parse_config
 from dpmix.inputs.channels import match_all
-from dpmix.inputs.opening import open_source
+from dpmix.inputs.opening import open_source, open_sources
+from dpmix.inputs.singlets import singlet_gate
+from dpmix.inputs.storage import Storage
 from dpmix.runs.reader import open_run
 
 SHORT = ["mcmc.burn_in=1", "mcmc.draws=2", "mcmc.chains=1", "model.components=8", "engine.threads=1"]
@@ -139,3 +143,29 @@ def test_init_points_to_notes_on_the_files(study: Path) -> None:
     other.write_bytes(other.read_bytes().replace(b"CD4", b"CD5").replace(b"CD8", b"CD9"))
     said = dpmix("init", "study", "--output", "run.yaml", "--overwrite").stderr
     assert said == "run.yaml: written; read the 2 notes at its top, check it, then run: dpmix mcmc run.yaml\n"
+
+
+def test_init_proposes_a_gate_for_single_cells(tmp_path: Path) -> None:
+    """Area is 1.2 times height (sd 5%); a tenth are doublets of twice the area."""
+    random = np.random.default_rng(1)
+    height = random.uniform(50_000, 90_000, 4000)
+    area = 1.2 * height * random.lognormal(0.0, 0.05, 4000)
+    area[:400] *= 2.0
+    values = np.column_stack([area, height, random.lognormal(6.0, 1.0, (4000, 2))])
+    head = "FSC-A,FSC-H,CD3,CD4"
+    np.savetxt(tmp_path / "a.csv", values, delimiter=",", header=head, comments="", fmt="%.3f")
+    gate = singlet_gate(open_sources([str(tmp_path / "a.csv")], Path(), Storage()))
+    assert gate is not None
+    assert (gate.area, gate.height) == ("FSC-A", "FSC-H")
+    assert gate.low == pytest.approx(1.2 * np.exp(-0.15), rel=0.05)
+    assert 1.2 * np.exp(0.15) < gate.high < 1.6  # doublets widen it a little, and are outside
+    assert gate.share == pytest.approx(0.9, abs=0.01)
+    (x, y), *_, (_, top) = gate.vertices
+    assert x / y == pytest.approx(gate.low)
+    assert 49_000 < y < 51_000 < 89_000 < top < 91_000
+    text, _ = write_config([str(tmp_path / "a.csv")], Path(), "auto")
+    assert f"# Single cells, proposed: FSC-A is {gate.low:.2f} to {gate.high:.2f} times FSC-H," in text
+    assert parse_config(text, "run.yaml").data.gate is None
+    (tmp_path / "b.csv").write_text("FSC-A,CD3,CD4\n" + "1,2,3\n4,5,7\n" * 100)
+    text, _ = write_config([str(tmp_path / "b.csv")], Path(), "auto")  # without height
+    assert "Single cells" not in text

@@ -53,6 +53,7 @@ PAGES = [
     "read-draws",
     "compare-samples",
     "signalling",
+    "name-my-cells",
     "mass-cytometry",
     "flowjo",
     "resume",

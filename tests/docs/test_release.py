@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import version
 from importlib.resources import files
@@ -22,7 +26,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     releases = re.findall(r"^## (\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)$", changelog, flags=re.MULTILINE)
-    assert {dpmix.__version__, version("dpmix"), citation["version"], releases[0][0]} == {stated}
+    assert {dpmix.__version__, version("dpmix-cytometry"), citation["version"], releases[0][0]} == {stated}
     assert str(citation["date-released"]) == releases[0][1]
     assert changelog.index("## Unreleased") < changelog.index(f"## {releases[0][0]}")
 
@@ -63,3 +67,21 @@ def test_links_and_files_named_in_the_project_s_own_pages_are_there() -> None:
     named = set(re.findall(r"`(\w+\.py)`", contributing))
     there = {path.name for path in ROOT.glob("*/**/*.py") if ".venv" not in path.parts}
     assert named - there == set()
+
+
+def test_an_older_package_of_this_name_is_a_warning(tmp_path: Path) -> None:
+    """Index and laboratories have a distribution dpmix, which installs into the same folder."""
+    shutil.copytree(ROOT / "dpmix", tmp_path / "dpmix")
+    code = "import dpmix; print(dpmix.__file__)"
+    for expected in ("", "pip uninstall dpmix dpmix-cytometry"):
+        done = subprocess.run(
+            [sys.executable, "-S", "-P", "-c", code],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert str(tmp_path) in done.stdout
+        assert expected in done.stderr
+        assert bool(expected) == bool(done.stderr)
+        (tmp_path / "dpmix-0.3.dist-info").mkdir(exist_ok=True)

@@ -71,7 +71,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     ("backend", "began", "found", "expected"),
     [
         ("auto", None, True, Choice("cuda", "auto: 1 device")),
-        ("auto", None, False, Choice("cpu", "auto: no driver; install one")),
+        ("auto", None, False, Choice("cpu", "auto: no usable GPU; dpmix devices says why")),
         ("cpu", None, True, Choice("cpu", "as the config says")),
         ("cuda", None, True, Choice("cuda", "as the config says")),
         ("auto", "cpu", True, Choice("cpu", "auto: the run started on it")),

@@ -124,9 +124,8 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
     engine = CudaEngine(several_chunks()[0], chunks_in_flight=1)
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(engine), want)
-    assert sum(
-        "failed" in line and "the others continue" in line for line in caplog.messages
-    ) == 1 + fail.count(",")
+    lost = sum("failed" in line and "the others continue" in line for line in caplog.messages)
+    assert 1 <= lost <= 1 + fail.count(",")  # a device to which faster ones leave few chunks makes few calls
     engine.close()
 
 

@@ -318,5 +318,7 @@ def test_errors_are_one_line(
     with pytest.raises(DataError, match=lacking):
         gates_of(cells[0]).members(open_source(tmp_path / "a.fcs"))
     monkeypatch.setitem(sys.modules, "flowkit", None)
-    with pytest.raises(ConfigError, match=r"--compare needs flowkit \(.*pip install 'dpmix\[flowjo\]'"):
+    with pytest.raises(
+        ConfigError, match=r"--compare needs flowkit \(.*pip install 'dpmix-cytometry\[flowjo\]'"
+    ):
         ManualGates(tmp_path / "no.wsp", "--compare")

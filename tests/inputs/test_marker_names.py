@@ -14,7 +14,7 @@ from dpmix.config.data import DataConfig
 from dpmix.config.load import load_config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.marker_names import plain_name
+from dpmix.inputs.marker_names import plain_name, short_names
 from dpmix.inputs.preprocess import prepare, prepare_like
 
 
@@ -161,3 +161,29 @@ def test_names_to_leave_out_that_do_not_fit(tmp_path: Path, names: list[str], me
     write_csv(tmp_path / "a.csv", "CD3", "CD8")
     with pytest.raises(ConfigError, match=message):
         prepare(DataConfig(files=["a.csv"], leave_out=names), tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("CD4 PerCP-Cy5-5-A", "CD4"),
+        ("CD4 Percp Cy 5 5", "CD4"),
+        ("TNFa Alexa700", "TNFa"),
+        ("CD3 KrO", "CD3"),
+        ("CD8 APC Cy7", "CD8"),
+        ("PE CD4", "CD4"),
+        ("CD19/TCRgd:PE Cy7-A LOGICAL", "CD19/TCRgd"),
+        ("CD45:PO-A LOGICAL", "CD45"),
+        ("CD3", "CD3"),
+        ("PE-Cy7-A", "PE-Cy7-A"),
+        ("Comp-PE-A", "Comp-PE-A"),
+        ("Qdot 605-A", "Qdot 605-A"),
+        ("FL1-H", "FL1-H"),
+    ],
+)
+def test_names_for_labels_have_no_dye(name: str, short: str) -> None:
+    assert short_names([name]) == (short,)
+
+
+def test_names_that_would_be_the_same_keep_their_dyes() -> None:
+    assert short_names(["CD4 PE", "CD4 APC", "CD8 FITC"]) == ("CD4 PE", "CD4 APC", "CD8")

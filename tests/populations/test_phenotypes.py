@@ -138,7 +138,7 @@ def test_skewed_populations_have_their_true_signs(bend: float) -> None:
     assert np.isnan(found[3])
     assert ((found[:3] > 2) & (found[:3] < 8)).all()
     low, high = (np.array([np.quantile(x, q, axis=0) for x in events]) for q in (0.25, 0.75))
-    assert phenotypes.phenotypes(low, high, found, ["CD3", "CD4", "CD8", "CD45"]) == (
+    assert words(low, high, found, ["CD3", "CD4", "CD8", "CD45"]) == (
         *("CD3+ CD4- CD8+", "CD3+ CD4+ CD8-", "CD3- CD4- CD8-", "CD3- CD4+ CD8+"),
     )
 
@@ -157,18 +157,48 @@ def test_many_small_populations() -> None:
     assert np.isnan(thresholds(np.ones(n), means, np.ones((n, 1, 1)), np.arange(n))).all()
 
 
+# ---------------------------------------------------------------------------------------- levels
+
+
+def ends(*components: Component) -> list[float]:
+    weights, means, sds, populations = map(np.array, zip(*components, strict=True))
+    found = phenotypes.levels(weights, means[:, None], np.square(sds)[:, None, None], populations.astype(int))
+    return [round(float(end), 1) for end in found[:, 0]]
+
+
+def test_levels_on_either_side_of_the_threshold() -> None:
+    """Means 0, 5 and 15 have a lo below the threshold; 0, 10 and 15 a hi above it."""
+    low, high = [0.0, 5.0, 15.0], [0.0, 10.0, 15.0]
+    nan = float("nan")
+    of_low = ends(*((1.0, m, 1.0, p) for p, m in enumerate(low)))
+    assert of_low == pytest.approx([2.5, 10.0, nan], abs=0.4, nan_ok=True)
+    of_high = ends(*((1.0, m, 1.0, p) for p, m in enumerate(high)))
+    assert of_high == pytest.approx([nan, 5.0, 12.5], abs=0.4, nan_ok=True)
+    assert ends((1.0, 0.0, 1.0, 0), (1.0, 15.0, 1.0, 1)) == pytest.approx(
+        [nan, 7.5, nan], abs=0.6, nan_ok=True
+    )
+
+
+def test_a_side_on_which_populations_differ_gradually_has_one_level() -> None:
+    shades = [(0.1, 10.0 + 0.7 * k, 1.0, k + 1) for k in range(5)]
+    assert np.isnan(ends((1.0, 0.0, 1.0, 0), *shades)[2])
+    apart = [(0.1, 10.0 + 6.0 * (k > 2) + 0.1 * k, 1.0, k + 1) for k in range(5)]
+    assert ends((1.0, 0.0, 1.0, 0), *apart)[2] == pytest.approx(13.2, abs=0.5)
+
+
 # ------------------------------------------------------------------------------------ phenotypes
 
 
 def words(low: Any, high: Any, limits: Any, channels: list[str]) -> tuple[str, ...]:
-    return phenotypes.phenotypes(low, high, limits, channels)
+    unknown = np.full(len(limits), np.nan)
+    return phenotypes.full_phenotypes(low, high, [unknown, limits, unknown], channels)
 
 
 def test_signs_are_of_three_quarters_of_the_events() -> None:
     low, high = [[2.1, 0.0, 1.0, 5.0], [0.0, 2.0, 2.0, 5.0]], [[3.0, 1.9, 3.0, 6.0], [1.0, 3.0, 2.0, 6.0]]
     names = ["CD3", "CD4", "CD45RA", "CD8"]
     assert words(low, high, [2, 2, 2, np.nan], names) == ("CD3+ CD4- CD45RA+/-", "CD3- CD4+/- CD45RA+/-")
-    assert words(low, high, [np.nan] * 4, names) == ("(CD3 higher)", "(CD3 lower)")
+    assert words(low, high, [np.nan] * 4, names) == ("", "")
 
 
 def test_a_population_without_events_has_no_signs() -> None:
@@ -177,6 +207,13 @@ def test_a_population_without_events_has_no_signs() -> None:
 
 def test_names_with_spaces_are_kept_apart_by_commas() -> None:
     assert words([[3, 0]], [[4, 1]], [2, 2], ["HLA DR", "CD3"]) == ("HLA DR+, CD3-",)
+
+
+def test_the_signs_of_four_levels() -> None:
+    low = np.array([[0.0], [1.1], [2.1], [3.5], [0.5], [1.8], [2.5]])
+    found = phenotypes.signs(low, low + 0.8, [[1.0], [2.0], [3.0]])[:, 0]
+    assert found.tolist() == ["-", "lo", "+", "hi", "-", "+/-", "+"]
+    assert phenotypes.signs(low, low + 0.8, [[np.nan], [2.0], [np.nan]])[1:4, 0].tolist() == ["-", "+", "+"]
 
 
 # ------------------------------------------------------------------------------------ real events
@@ -210,18 +247,3 @@ def test_the_gates_of_the_mouse_sample_have_their_phenotypes(shared_data: Path, 
     low, high = (np.array([np.quantile(x[gates == g], q, axis=0) for g in MOUSE]) for q in (0.25, 0.75))
     read = dict(zip(MOUSE, words(low, high, found, names), strict=True))
     assert {gate: text.removesuffix(" CD45+") for gate, text in read.items()} == MOUSE
-
-
-def test_no_two_populations_have_the_same_name() -> None:
-    lower = np.array([[5.0, 0.0, 2.0], [5.0, 0.1, 4.0], [5.0, 0.0, 2.1], [0.0, 0.0, 2.0], [np.nan] * 3])
-    names = words(lower, lower + 1.0, [3.0, np.nan, np.nan], ("CD3", "CD4", "TNFa"))
-    assert names[1] == "CD3+ (TNFa higher)"
-    assert names[0] == "CD3+ (TNFa lower)"
-    assert names[2:] == ("CD3+ (TNFa higher) 2", "CD3-", "")
-    assert len(set(names)) == 5
-
-
-def test_a_population_without_a_threshold_has_a_name() -> None:
-    lower = np.array([[1.0, 0.0], [2.0, 0.0]])
-    assert words(lower, lower + 1.0, [np.nan, np.nan], ("CD3", "CD4")) == ("(CD3 lower)", "(CD3 higher)")
-    assert words(lower[:1], lower[:1] + 1.0, [np.nan, np.nan], ("CD3", "CD4")) == ("",)

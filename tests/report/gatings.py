@@ -100,6 +100,7 @@ def make_gating(
         sizes=counts,
         proportions=proportions,
         mean_proportions=proportions.mean(axis=0),
+        shape_ratios=np.linspace(0.7, 1.1, n_populations),
         r_hat=np.full(n_populations, 1.0 if kind == "mcmc" else np.nan),
         ess=np.full(n_populations, 400.0 if kind == "mcmc" else np.nan),
         verdict=Verdict(
@@ -114,7 +115,7 @@ def make_gating(
         certainty=rng.uniform(0.8, 1.0, n_populations),
         n_implausible=rng.integers(0, 5, len(samples)),
         quantiles=quantiles,
-        thresholds=np.full(n_channels, 2.0),
+        levels=np.array([[np.nan], [2.0], [np.nan]]) + np.zeros(n_channels),
         phenotypes=tuple(
             " ".join(f"{name}{'+' if up else '-'}" for name, up in zip(channels, row, strict=True))
             for row in high

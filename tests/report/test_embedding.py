@@ -94,5 +94,7 @@ def test_events_are_drawn_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding.need()
     monkeypatch.setitem(sys.modules, "openTSNE", None)
-    with pytest.raises(ConfigError, match=r"^a map needs openTSNE \(.*\): pip install 'dpmix\[map\]'$"):
+    with pytest.raises(
+        ConfigError, match=r"^a map needs openTSNE \(.*\): pip install 'dpmix-cytometry\[map\]'$"
+    ):
         embedding.need()

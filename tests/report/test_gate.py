@@ -243,7 +243,10 @@ def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gati
         gathered = np.isin(table.population, mine)
         assert own[gathered].mean() > 0.9
         assert gathered[own].mean() > 0.9
-        assert set(signs.split()) <= set(predicted.phenotypes[mine.min() - 1].split())  # the largest
+        largest = mine.min() - 1
+        assert set(signs.split()) <= set(predicted.full_phenotypes[largest].split())
+        expressed = {sign for sign in signs.split() if sign.endswith("+")}
+        assert expressed <= set(predicted.phenotypes[largest].split())
 
 
 def test_fcs_files_have_the_old_channels_and_population_0_where_not_gated(
@@ -313,7 +316,7 @@ def test_gate_of_other_files_is_predict(folder: Path, predicted: Gating, tmp_pat
     given = {"data": [folder / "*.fcs"], "memberships": True, "engine": ON_CPU}
     again = gate.gate(folder / "run.h5", tmp_path / "again", **given)
     pandas.testing.assert_frame_equal(events(tmp_path / "again"), events(folder / "new"))
-    for name in ("sizes", "proportions", "quantiles", "thresholds", "certainty", "support", "r_hat", "ess"):
+    for name in ("sizes", "proportions", "quantiles", "levels", "certainty", "support", "r_hat", "ess"):
         np.testing.assert_array_equal(getattr(again, name), getattr(predicted, name), err_msg=name)
 
 
@@ -419,6 +422,37 @@ def test_gates_are_for_events_without_the_noise_at_atoms(folder: Path, task: Tas
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gating, tmp_path: Path) -> None:
+    """Scatter, which the run does not have, shows which of the populations is debris."""
+    table = pandas.read_csv(folder / "all" / "populations.csv")
+    truth = np.concatenate([np.load(folder / f"{x}.truth.npz")["labels"] for x in "ab"])
+    is_debris = truth == [*simulate.POPULATIONS].index("debris")
+    (p,) = table.population[table.artefact == "debris"] - 1
+    assert set(gated.artefacts) == {"", "debris"}
+    assert table["FSC-A median"][p] < table["FSC-A median"].drop(p).min() / 2
+    assert gated.channels == tuple(MARKERS)  # the model and samples.nc do not have it
+    assert SampleDraws.read(folder / "all").channels == gated.channels
+    options = ("--output", tmp_path / "out", "--without-artefacts", "--threads", "1", "--backend", "cpu")
+    said = dpmix("gate", folder / "run.h5", *options).stdout
+    assert f"1 population ({p + 1}), " in said
+    assert "looks like debris; left out of the proportions" in said
+    assert re.search(rf"^ +{p + 1} +left out ", said, re.MULTILINE)
+    without = pandas.read_csv(tmp_path / "out" / "populations.csv")
+    assert without.events.tolist() == table.events.tolist()  # they stay in all files
+    assert without[["proportion", "low", "high"]].iloc[p].isna().all()
+    kept = table.proportion.drop(p)
+    np.testing.assert_allclose(without.proportion.drop(p), kept / kept.sum(), rtol=2e-3)
+    assert abs(table.proportion[p] - is_debris.mean()) < 0.02
+    samples = pandas.read_csv(tmp_path / "out" / "proportions.csv").groupby("sample").proportion.sum()
+    np.testing.assert_allclose(samples, 1.0, atol=1e-4)
+    new = ("--data", tmp_path / "markers.csv")
+    columns = pandas.DataFrame(np.random.default_rng(1).normal(size=(60, len(MARKERS))), columns=MARKERS)
+    columns.to_csv(tmp_path / "markers.csv", index=False)
+    refused = dpmix("gate", folder / "run.h5", *options, *new, "--overwrite", code=2)
+    assert "--without-artefacts: found neither scatter nor viability" in refused.stderr
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_flowkit_applies_the_gates_to_the_files(folder: Path, tmp_path: Path) -> None:
     flowkit = pytest.importorskip("flowkit")
     shown = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--draws", "4", "--strategy")
@@ -510,7 +544,7 @@ def test_a_map_without_its_package_is_refused_before_the_work(
     monkeypatch.setattr(gate, "prepare", lambda *given: pytest.fail("started to work"))
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path / "out", "--map", code=2)
     assert refused.stderr.startswith("dpmix: a map needs openTSNE (")
-    assert refused.stderr.endswith("): pip install 'dpmix[map]'\n")
+    assert refused.stderr.endswith("): pip install 'dpmix-cytometry[map]'\n")
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -860,7 +894,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     result = dpmix(
         "gate", folder / "bem.h5", "--output", folder / "bem", "--backend", "cpu", "--threads", "1"
     )
-    first, *populations, implausible, written = result.stdout.splitlines()
+    first, *populations, implausible, artefacts, written = result.stdout.splitlines()
     n_populations = len(populations)
     assert first == (
         f"3,000 events in 2 samples, {n_populations} populations at level 2.5 (the default); single draws "
@@ -874,6 +908,7 @@ def test_gate_says_what_it_found(folder: Path) -> None:
     assert table.low.isna().all()
     n_implausible = events(folder / "bem").implausible.sum()
     assert implausible == f"implausible events: {n_implausible:,} ({n_implausible / TAKEN:.2%})"
+    assert artefacts.endswith("of the events, looks like debris; counted in the proportions")
     assert written == f"written: {folder}/bem; open {folder}/bem/report.html in a browser"
     assert f"{n_populations} populations at level 2.5 (the default), from 1 draws" in result.stderr
     assert files_of(folder / "bem") == EVERYTHING - {
@@ -893,7 +928,7 @@ def test_gate_says_whether_chains_agree(
     result = dpmix(*given, tmp_path / "agree")
     table = pandas.read_csv(tmp_path / "agree" / "populations.csv")
     assert table.ess.notna().all()
-    _, head, *lines = result.stdout.splitlines()[:-2]
+    _, head, *lines = result.stdout.splitlines()[:-3]
     assert head.split() == ["90%", "interval", "R-hat", "ESS", "phenotype"]
     for row, line in zip(table.itertuples(), lines, strict=True):
         assert re.match(r"  +\d+ {2,}\d+\.\d\d% \(\d+\.\d\d% to \d+\.\d\d%\)", line)
@@ -1040,8 +1075,9 @@ def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) 
     inside = gates != "Unlabeled"
     assert adjusted_rand_score(gates[inside], population[inside]) > 0.5
     helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
-    signs = set(gating.phenotypes[helpers - 1].split())
+    signs = set(gating.full_phenotypes[helpers - 1].split())
     assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs
+    assert {"CD3+", "CD4+"} <= set(gating.phenotypes[helpers - 1].split())
 
 
 # ---------------------------------------------------------------------------- decisions made by hand

@@ -71,13 +71,14 @@ def small_gating(
         sizes=sizes,
         proportions=proportions,
         mean_proportions=proportions.mean(axis=0),
+        shape_ratios=random.uniform(0.8, 1.2, p),
         r_hat=np.append(1.0 + random.random(p - 1), np.nan),
         ess=np.append(400.0 * random.random(p - 1), np.nan),
         verdict=Verdict("mcmc" if draws > 1 else "bem", "population", 1, draws, np.ones(p), np.ones(p), ""),
         certainty=np.append(random.random(p - 1), np.nan),
         n_implausible=np.zeros(s, int),
         quantiles=quantiles,
-        thresholds=np.full(d, np.nan),
+        levels=np.full((3, d), np.nan),
         phenotypes=tuple(f"{channels[0]}+ number {j}" for j in range(p)),
         rasters=Rasters(np.zeros((d, 3)), np.zeros((0, 2), int), empty.astype(int), empty.astype(np.int16)),
     )
@@ -102,12 +103,14 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
     for p, row in enumerate(table):
         assert row.pop("population") == f"{p + 1}"
         assert row.pop("phenotype") == gating.phenotypes[p]
+        assert row.pop("full phenotype") == ""  # no channel has levels
         assert row.pop("events") == f"{gating.sizes[:, p].sum()}"
         want = {
             "share of events": gating.sizes[:, p].sum() / gating.sizes.sum(),
             "proportion": pooled[:, p].mean(),
             "low": np.quantile(pooled[:, p], 0.05, method="weibull"),
             "high": np.quantile(pooled[:, p], 0.95, method="weibull"),
+            "shape ratio": gating.shape_ratios[p],
             "rhat": gating.r_hat[p],
             "ess": gating.ess[p],
             "support": gating.support[p],
@@ -118,8 +121,8 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
         assert set(row) == set(want)
         for name, cell in row.items():
             np.testing.assert_allclose(float(cell or "nan"), want[name], rtol=1e-5, err_msg=name)
-    assert list(table[0])[8:13] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
-    assert list(table[0])[3:6] == ["high", "rhat", "ess"]
+    assert list(table[0])[9:14] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
+    assert list(table[0])[3:7] == ["high", "shape ratio", "rhat", "ess"]
     assert table[-1]["CD3 median"] == table[-1]["rhat"] == table[-1]["ess"] == ""
 
 

@@ -1,0 +1,155 @@
+"""Run dpmix on real files with its defaults, and say what its chains agree on.
+
+    python benchmarks/real_runs.py RUNS                  # 15 runs, an hour and a half on two free cores
+    python benchmarks/real_runs.py RUNS --sets hipc      # the results of the other sets stay
+
+Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
+channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
+lineage markers, pooled. Kept are the number of populations above 0.2% of the events, the shares of them whose
+proportion has an R-hat below 1.05 and 1.1, the largest R-hat, and the verdicts, on these and on interim
+populations. Runs stay in the folder RUNS, and a run that is there is not made again. The sets are in
+../shared, which is not part of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from gating import TOOLS, tools
+from in_process import gate_run
+from labelled_runs import MOST_RHAT, SHARE
+from record import DPMIX, FOLDER, read_results, said, write_results
+
+from dpmix.runs.reader import open_run
+from dpmix.runs.verdict import NO_HELP
+
+DATA = TOOLS.parent / "data"
+STIMULATED = tuple(f"fcs/G69019FF_{name}_CD4.fcs" for name in ("CMVpp65", "Costim", "SEB"))
+FILES = {
+    "flowsom_68983": ("labelled/flowsom_68983.fcs",),
+    "G69019FF": STIMULATED,
+    "100715": ("fcs/100715.fcs",),
+    "3FITC_4PE_004": ("fcs/3FITC_4PE_004.fcs",),
+}
+TABLES = (
+    *("hipc", "dlbcl", "gvhd", "pbmc_cytomem", "multicenter_cytof", "barcode", "euroflow"),
+    *("euroflow_artefacts", "bodenmiller", "pbmc_himc"),
+)
+COHORT = "cohort_bcrxl"
+LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
+SETS = (*FILES, *TABLES, COHORT)
+RHATS = (1.05, 1.1)
+BEFORE = {  # share below 1.05 on the pages of earlier versions: components divided, five seeds, all samples
+    **{"flowsom_68983": 1.0, "gvhd": 0.95, "multicenter_cytof": 0.98, "barcode": 1.0},
+    **{"pbmc_cytomem": 0.83, "dlbcl": 0.91, "hipc": 0.84, "euroflow": 0.99},
+}
+Row = dict[str, Any]
+
+
+def data_of(name: str, own: Path) -> Row:
+    """Return the section data of the config of a set; write the table of a labelled one."""
+    if name in FILES:
+        return {"files": [str((DATA / file).resolve()) for file in FILES[name]]}
+    if name == COHORT:
+        return {"samples": str((DATA / COHORT / "samples.csv").resolve()), "channels": LINEAGE}
+    import pyarrow
+    import pyarrow.parquet
+
+    events, _, channels, sample = tools()[0].load(name)
+    first = events[sample == sample[0]]
+    table = pyarrow.table({channel: first[:, d] for d, channel in enumerate(channels)})
+    pyarrow.parquet.write_table(table, own / "events.parquet")
+    return {"files": [str((own / "events.parquet").resolve())]}
+
+
+def run_of(name: str, runs: Path) -> Path:
+    """Make the run of a set, unless it is there."""
+    own = runs / name
+    path = own / "run.h5"
+    if path.exists():
+        return path
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "run.yaml").write_text(yaml.safe_dump({"data": data_of(name, own), "seed": 1}))
+    partial = own / "partial.h5"
+    subprocess.run(
+        [*DPMIX, "mcmc", own / "run.yaml", "--output", partial, "--overwrite", "--quiet"], check=True
+    )
+    return partial.rename(path)
+
+
+def measured(run: Path) -> Row:
+    """Return what the chains of a run agree on, as `dpmix gate` and `dpmix info` say it."""
+    found, interim = gate_run(run), open_run(run).verdict
+    known = found.r_hat[(found.mean > SHARE) & ~np.isnan(found.r_hat)]
+    shares = {f"rhat below {most}": round(float(np.mean(known < most)), 3) for most in RHATS}
+    return {
+        "events": len(found.population),
+        "channels": len(open_run(run).channels),
+        "populations": len(found.mean),
+        "judged": len(known),
+        **shares,
+        "rhat most": round(min(float(known.max()), MOST_RHAT), 2),
+        "verdict": str(found.verdict),
+        "interim populations": len(interim.r_hat),
+        "interim apart": len(interim.apart),
+        "interim": str(interim),
+    }
+
+
+def page() -> str:
+    """Markdown: a table of earlier measurements."""
+    found = read_results("real_runs")["results"]
+    lines = [
+        "| set | events x channels | populations | above 0.2% | R-hat < 1.05 before | R-hat < 1.05 | < 1.1 | "
+        "largest | interim populations: agreed | verdict of dpmix gate |",
+        "|---" * 10 + "|",
+    ]
+    for name, row in found.items():
+        shares = " | ".join(f"{row[f'rhat below {most}']:.0%}" for most in RHATS)
+        before = f"{BEFORE[name]:.0%}" if name in BEFORE else ""
+        n_interim = row["interim populations"]
+        interim = f"{n_interim - row['interim apart']} of {n_interim}"
+        sentence = row["verdict"].replace(f": read these with care; {NO_HELP}", "")
+        lines.append(
+            f"| {name} | {row['events']:,} x {row['channels']} | {row['populations']} | {row['judged']} | "
+            f"{before} | {shares} | {row['rhat most']:.2f} | {interim} | {sentence} |"
+        )
+    total = sum(row["judged"] for row in found.values())
+    below = (sum(row[f"rhat below {most}"] * row["judged"] for row in found.values()) for most in RHATS)
+    means = " | ".join(f"{share / total:.0%}" for share in below)
+    lines.append(f"| all | | | {total} | | {means} | | | |")
+    return "\n".join([*lines, "", said("real_runs"), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs")
+    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
+    parser.add_argument("--only-runs", action="store_true", help="make the runs, and measure nothing")
+    asked = parser.parse_args()
+    names = asked.sets.split(",")
+    if unknown := set(names) - set(SETS):
+        raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    found = read_results("real_runs")["results"] if (FOLDER / "real_runs.json").exists() else {}
+    for name in names:
+        run = run_of(name, asked.runs)
+        print(name, open_run(run).profile, flush=True)
+        if not asked.only_runs:
+            found[name] = measured(run)
+            print(name, found[name], flush=True)
+            write_results("real_runs", {name: found[name] for name in SETS if name in found})
+    if not asked.only_runs:
+        print(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Levels of markers for a table of cell types: off, low, on and high, in the context of each type.
+
+A column of the table with n distinct levels has n - 1 **boundaries**. A boundary of marker m has a threshold
+for each row r of the table, because the level of a marker among T cells need not be that among monocytes:
+
+1. **Start.** The medians of the components in a channel, weighted by the root of their events so that large
+   components do not decide alone, are cut into n groups with the least variance within groups. The boundaries
+   t0 are midway between the centres of the groups; g is the distance of the centres.
+2. **Context.** Each event counts with the probability that it passes all other cells of the row. Of the
+   density h of these events, the threshold is the minimum of
+
+       log(h(t) / min(highest h below t, highest h above t) + 0.02) + ((t - t0) / (g / 4))^2 / 2,
+
+   that is, a valley near t0, or t0 itself where the density has no valley. Two rows that differ in one marker
+   alone have the same context for it, so they share its threshold. Contexts and thresholds are computed in
+   turn.
+3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals of standard deviation s,
+   that of a component, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
+   nothing.
+4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
+   the thresholds of a draw, all rows by the same number of standard deviations. (With 1 in place of 10,
+   thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
+   with them.)
+
+An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with q the probability of the
+levels that the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has
+the factor 1.
+
+N events, R cell types, M markers, C levels of a marker that the table distinguishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter1d
+
+from dpmix.model.mixture import Array, Ints
+
+DOUBT = 0.02  # of a cell for which the table states none
+SHARPEST = 0.08  # least scale of the logistic, relative to the distance of two levels
+NEAR = 0.25  # standard deviation of a threshold around its start, relative to the distance of two levels
+FLAT = 0.02  # added to the relative density of a valley: no valley counts more than 1 / FLAT
+SURE = 10.0  # factor of the minimand in the density of a threshold
+LEAK = 1e-3  # least weight of an event in a context
+ROUNDS = 5
+BINS = 128
+LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
+LEAST_EVENTS = 20  # of a component whose median is used
+CHANCE = 0.02, 0.98  # range of base rates
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Marker:
+    """One marker of a table.
+
+    Attributes
+    ----------
+    allowed : bool [R, C]
+        Levels that each cell allows; all: it is silent.
+    thresholds, errors : float64 [R, C - 1]
+        Of the boundaries, ascending, and their standard deviations.
+    widths : float64 [C - 1]
+        Scales of the logistic.
+    gaps : float64 [C - 1]
+        Distances of the levels.
+    base : float64 [R]
+        Base rates of the cells.
+    """
+
+    allowed: Bools
+    thresholds: Array
+    errors: Array
+    widths: Array
+    gaps: Array
+    base: Array
+
+    @property
+    def silent(self) -> Bools:
+        """Cells that say nothing, bool [R]."""
+        silent: Bools = np.asarray(self.allowed.all(axis=1))
+        return silent
+
+    @property
+    def separation(self) -> float:
+        """Distance of two levels in standard deviations of a component, the largest; below 2: no levels."""
+        return float(np.sqrt(np.max(self.gaps / self.widths)))
+
+    def passes(self, values: Array, row: int) -> Array:
+        """Return the probability that events pass the cell of a row, float64 [N], from values [N]."""
+        z = (values[:, None] - self.thresholds[row]) / self.widths
+        above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
+        above = np.minimum.accumulate(above, axis=1)
+        ends = np.pad(above, [(0, 0), (1, 1)], constant_values=0.0)
+        ends[:, 0] = 1.0
+        found: Array = (ends[:, :-1] - ends[:, 1:])[:, self.allowed[row]].sum(axis=1)
+        return found
+
+    def moved(self, deviate: float) -> Marker:
+        """Return the marker with all thresholds moved by some of their standard deviations."""
+        return replace(self, thresholds=self.thresholds + deviate * self.errors)
+
+
+def distinguished(levels: Bools) -> Bools:
+    """Return which of the levels that a column distinguishes its cells allow, bool [R, C].
+
+    A boundary between two of the four levels (off, low, on, high) is left out if no cell ends there, or if it
+    divides a cell and all cells that exclude each other remain distinguished.
+
+    Parameters
+    ----------
+    levels : bool [R, 4]
+        Cells of one marker (`dpmix.inputs.type_table.TypeTable`).
+    """
+    spoken = levels[~levels.all(axis=1)]
+    sides: dict[tuple[int, ...], int] = {}
+    for b in range(3):
+        below, above = spoken[:, : b + 1].any(axis=1), spoken[:, b + 1 :].any(axis=1)
+        side = np.where(below & above, 2, above.astype(int))
+        if (side < 2).any():
+            sides.setdefault(tuple(side.tolist()), b)
+    graded = bool(len(spoken)) and bool((spoken[:, 1] & ~spoken[:, 2]).any())
+    if any(0 in side and 1 in side for side in sides) and not graded:
+        sides = {side: b for side, b in sides.items() if 0 in side and 1 in side}
+    for cut in list(sides):
+        others = [one for one in sides if one != cut]
+        if 2 in cut and others and _separated(others) == _separated(list(sides)):
+            del sides[cut]
+    number = np.array([sum(level > b for b in sides.values()) for level in range(4)])
+    return np.array([[row[number == c].any() for c in range(number.max() + 1)] for row in levels])
+
+
+def _separated(sides: list[tuple[int, ...]]) -> set[tuple[int, int]]:
+    """Return the pairs of cells on different sides of a boundary."""
+    return {
+        (i, j) for side in sides for i, a in enumerate(side) for j, b in enumerate(side) if a == 0 and b == 1
+    }
+
+
+def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]:
+    """Return the levels of M markers.
+
+    Parameters
+    ----------
+    values : float64 [N, M]
+        Transformed scale.
+    labels : int64 [N]
+        Component of each event in one draw.
+    levels : bool [R, M, 4]
+        Cells of the table.
+    """
+    starts = [_start(values[:, m], labels, distinguished(levels[:, m])) for m in range(values.shape[1])]
+    markers = list(starts)
+    edges = [_edges(column) for column in values.T]
+    for _ in range(ROUNDS):
+        passed = np.ones((values.shape[1], len(levels), len(values)))
+        for m, marker in enumerate(markers):
+            for r in np.flatnonzero(~marker.silent).tolist():
+                passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
+        whole = passed.prod(axis=0)
+        markers = [
+            _in_context(start, values[:, m], whole / passed[m], edges[m]) for m, start in enumerate(starts)
+        ]
+    return tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
+
+
+def with_base(marker: Marker, values: Array) -> Marker:
+    """Return the marker with base rates from events [N]."""
+    base = [1.0 if silent else marker.passes(values, r).mean() for r, silent in enumerate(marker.silent)]
+    return replace(marker, base=np.clip(base, *CHANCE))
+
+
+def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
+    """Return the log of the evidence of events for the rows, float64 [N, R]; unknown would have 0.
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    values : float64 [N, M]
+    right : float64 [R, M]
+        p, the probability that a cell is right.
+    """
+    total = np.zeros((len(values), len(right)))
+    for m, marker in enumerate(markers):
+        done: dict[bytes, Array] = {}
+        for r in np.flatnonzero(~marker.silent).tolist():
+            key = marker.thresholds[r].tobytes() + marker.allowed[r].tobytes()
+            if key not in done:
+                done[key] = marker.passes(values[:, m], r)
+            p, q, b = right[r, m], done[key], marker.base[r]
+            total[:, r] += np.log(p * q / b + (1.0 - p) * (1.0 - q) / (1.0 - b))
+    return total
+
+
+def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
+    """Return a marker with one threshold for all rows, from the components."""
+    order = np.argsort(labels, kind="stable")
+    cuts = np.flatnonzero(np.diff(labels[order])) + 1
+    own = [part for part in np.split(values[order], cuts) if len(part) >= LEAST_EVENTS] or [values]
+    medians = np.array([np.median(part) for part in own])
+    sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
+    n_levels = allowed.shape[1]
+    edge = float(np.ptp(values)) + 1.0
+    if n_levels == 1 or len(own) < n_levels:  # nothing to tell apart: half of the way, and as soft as can be
+        n_bounds = max(n_levels - 1, 0)
+        start, gaps, widths = np.full(n_bounds, np.median(values)), np.ones(n_bounds), np.full(n_bounds, edge)
+    else:
+        groups = _groups(medians, np.sqrt([len(part) for part in own]), n_levels)
+        weights = np.sqrt([len(part) for part in own])
+        centres = np.array(
+            [np.average(medians[groups == c], weights=weights[groups == c]) for c in range(n_levels)]
+        )
+        variances = np.array([np.median(sds[groups == c]) ** 2 for c in range(n_levels)])
+        start, gaps = (centres[1:] + centres[:-1]) / 2.0, np.maximum(np.diff(centres), 1e-9)
+        widths = np.maximum((variances[1:] + variances[:-1]) / 2.0 / gaps, SHARPEST * gaps)
+    tiled = np.tile(start, (len(allowed), 1))
+    return Marker(
+        allowed,
+        tiled,
+        np.tile(NEAR / np.sqrt(SURE) * gaps, (len(allowed), 1)),
+        widths,
+        gaps,
+        np.ones(len(allowed)),
+    )
+
+
+def _groups(places: Array, weights: Array, n_groups: int) -> Ints:
+    """Return groups 0.. of places [H] in order, with the least weighted variance within them."""
+    order = np.argsort(places, kind="stable")
+    x, w = places[order], weights[order]
+    sums = [np.append(0.0, np.cumsum(part)) for part in (w, w * x, w * x * x)]
+    n = len(x)
+    first, last = np.triu_indices(n + 1, 1)
+    cost = np.full((n + 1, n + 1), np.inf)
+    mass, total, square = (own[last] - own[first] for own in sums)
+    cost[first, last] = square - total**2 / mass
+    best, back = cost[0], []
+    for _ in range(n_groups - 1):
+        way = best[:, None] + cost
+        back.append(way.argmin(axis=0))
+        best = way.min(axis=0)
+    ends = [n]
+    for own in reversed(back):
+        ends.append(int(own[ends[-1]]))
+    found = np.empty(n, np.int64)
+    found[order] = np.searchsorted(ends[:0:-1], np.arange(n), "right")
+    return found
+
+
+def _edges(values: Array) -> Array:
+    low, high = np.quantile(values, (0.0005, 0.9995))
+    margin = 0.05 * (high - low) + 1e-9
+    return np.linspace(low - margin, high + margin, BINS + 1)
+
+
+def _in_context(start: Marker, values: Array, weights: Array, edges: Array) -> Marker:
+    """Return the marker with the thresholds of each row among the events that pass its other cells."""
+    thresholds, errors = start.thresholds.copy(), start.errors.copy()
+    for r in np.flatnonzero(~start.silent):
+        for b, gap in enumerate(start.gaps):
+            thresholds[r, b], errors[r, b] = _threshold(
+                values, weights[r], edges, start.thresholds[r, b], NEAR * gap
+            )
+    return replace(start, thresholds=np.maximum.accumulate(thresholds, axis=1), errors=errors)
+
+
+def _threshold(values: Array, weights: Array, edges: Array, start: float, near: float) -> tuple[float, float]:
+    """Return the threshold among weighted events, and its standard deviation."""
+    counts = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
+    effective = counts.sum() ** 2 / max(float(np.sum(weights**2)), 1e-300)
+    if effective < LEAST_WEIGHT:
+        return start, near / np.sqrt(SURE)
+    centres = (edges[1:] + edges[:-1]) / 2.0
+    mean = np.average(values, weights=weights)
+    spread = np.sqrt(np.average((values - mean) ** 2, weights=weights))
+    bandwidth = 0.74 * min(2.0 * near, spread) * effective**-0.2
+    density = gaussian_filter1d(counts, max(bandwidth / (centres[1] - centres[0]), 1.0), mode="constant")
+    density += LEAK * density.max()  # events that fail another cell make no valley
+    below = np.maximum.accumulate(density)
+    above = np.maximum.accumulate(density[::-1])[::-1]
+    objective = np.log(density / np.minimum(below, above) + FLAT) + ((centres - start) / near) ** 2 / 2.0
+    chance = np.exp(SURE * (objective.min() - objective))
+    chance /= chance.sum()
+    middle = float(chance @ centres)
+    return float(centres[objective.argmin()]), float(np.sqrt(chance @ (centres - middle) ** 2))

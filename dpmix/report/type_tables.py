@@ -1,0 +1,313 @@
+"""Tables of the cell types of a gating: types.csv and three tables that start with types.
+
+| file | content |
+| --- | --- |
+| types.csv | one row per sample and type: proportion with 90% interval, events, certainty (mean probability \
+of the type among its events), R-hat of the proportion in all samples; a parent includes its children |
+| types.populations.csv | one row per population: its most frequent type, and the share of each type |
+| types.suggested.csv | populations that are mostly unknown, as rows of a table of cell types |
+| types.answer.csv | what the data say about each cell, and what does not fit |
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmix.inputs.type_table import TypeTable, type_lines
+from dpmix.populations.result import Estimates, Gating, over_samples
+from dpmix.populations.types import CONTRADICTED, Types, descendants
+from dpmix.report.labels import shown
+from dpmix.system.console import percent
+from dpmix.system.files import csv_text, write_text
+
+FILES = ("types.csv", "types.populations.csv", "types.suggested.csv", "types.answer.csv")
+LEAST_SUGGESTED = 50  # events of an unknown population that becomes a row
+APART = 1.5  # standard deviations between the levels of a marker, below which it has none
+EMPTY = 1e-4  # proportion of a row without cells
+
+
+class TypeRow(NamedTuple):
+    """A type in all samples together; `low` and `high` are None for a single draw."""
+
+    name: str
+    share: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that the data say about the table.
+
+    Attributes
+    ----------
+    finding : str
+        cell (no surprise), contradicted, channel, no levels, same rows, empty row, or panel.
+    type, marker, table : str
+        Row, column and what the table says there; "" where it is about more than one.
+    data : float or None
+        Share of the events of the row that pass the cell.
+    text : str
+        For a reader.
+    """
+
+    finding: str
+    type: str
+    marker: str
+    table: str
+    data: float | None
+    text: str
+
+
+def paths(folder: Path) -> list[Path]:
+    """Return the files that `write_types` writes."""
+    return [folder / name for name in FILES]
+
+
+def write_types(folder: Path, gating: Gating) -> None:
+    """Write all tables of the cell types of a gating that has them.
+
+    Raises
+    ------
+    DataError
+        A file cannot be written.
+    """
+    rows = (_type_rows(gating), _population_rows(gating), _suggested_rows(gating), _answer_rows(gating))
+    for path, own in zip(paths(folder), rows, strict=True):
+        write_text(path, csv_text(own))
+
+
+def types_of(gating: Gating) -> Types:
+    """Return the types of a gating, which must have them."""
+    assert gating.types is not None
+    return gating.types
+
+
+def overall_rows(gating: Gating) -> list[TypeRow]:
+    """Return the types in all samples together, as in the table, unknown last."""
+    types = types_of(gating)
+    both = types.mean_proportions, types.proportions
+    found = Estimates.of(*(over_samples(each, gating.n_events, gating.sample_weights) for each in both))
+    return [
+        TypeRow(name, float(mean), *((None, None) if np.isnan(low) else (float(low), float(high))))
+        for name, mean, low, high in zip(types.names, *found, strict=True)
+    ]
+
+
+def events_of(gating: Gating) -> list[tuple[int, float]]:
+    """Return the events of each type with its children, unknown last, and their mean probability."""
+    types = types_of(gating)
+    below = descendants(types.table.parents, types.table.types)
+    found = []
+    for own in [*below, None]:
+        inside = types.of_event < 0 if own is None else np.append(own, False)[types.of_event]
+        n_events = int(inside.sum())
+        found.append((n_events, float(types.probability[inside].mean()) if n_events else float("nan")))
+    return found
+
+
+def _type_rows(gating: Gating) -> Iterator[Sequence[object]]:
+    types = types_of(gating)
+    yield "sample", "type", "parent", "proportion", "low", "high", "events", "certainty", "rhat"
+    mean, low, high = types.estimates
+    parents = (*types.table.parents, "")
+    below = np.pad(descendants(types.table.parents, types.table.types), [(0, 1), (0, 1)])
+    below[-1, -1] = True
+    starts = np.append(0, np.cumsum(gating.n_events))
+    for s, (sample, (first, end)) in enumerate(zip(gating.samples, itertools.pairwise(starts), strict=True)):
+        rows, probability = types.of_event[first:end], types.probability[first:end]
+        for r, name in enumerate(types.names):
+            inside = below[r][rows]
+            certainty = f"{probability[inside].mean():.4f}" if inside.any() else ""
+            ends = (_number(mean[s, r]), _number(low[s, r]), _number(high[s, r]))
+            yield sample, name, parents[r], *ends, int(inside.sum()), certainty, _number(types.r_hat[r])
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6g}"
+
+
+def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
+    names, together = types_of(gating).names, gating.type_populations
+    assert together is not None
+    yield "population", "phenotype", "events", "type", "share", *names
+    for p in range(gating.n_populations):
+        size = int(together[:, p].sum())
+        shares = together[:, p] / max(size, 1)
+        most = int(shares.argmax())
+        best = (names[most], f"{shares[most]:.4f}") if size else ("", "")
+        yield p + 1, gating.titles[p], size, *best, *(f"{share:.4f}" for share in shares)
+
+
+def unknown_populations(gating: Gating) -> list[int]:
+    """Return the populations, from 0, most events of which are unknown."""
+    together = gating.type_populations
+    assert together is not None
+    sizes = together.sum(axis=0)
+    found = (together[-1] > sizes / 2) & (sizes >= LEAST_SUGGESTED)
+    return [int(p) for p in np.flatnonzero(found)]
+
+
+def suggested(gating: Gating) -> TypeTable | None:
+    """Return the unknown populations as a table; None where there are none.
+
+    A cell has a level where both quartiles of the population have it, and is silent otherwise.
+    """
+    types, unknown = types_of(gating), unknown_populations(gating)
+    if not unknown:
+        return None
+    table = types.table
+    levels = np.ones((len(unknown), len(table.markers), table.levels.shape[2]), np.bool_)
+    at = {name: k for k, name in enumerate(gating.measured_channels)}
+    for m, (marker, channel) in enumerate(zip(types.markers, types.channels, strict=True)):
+        if marker.silent.all() or marker.separation < APART:
+            continue
+        limits = np.median(marker.thresholds[~marker.silent], axis=0)
+        quartiles = gating.measured_quantiles[[1, 3]][:, unknown, at[channel]]
+        low, high = np.searchsorted(limits, quartiles)
+        written = table.levels[:, types.columns[m]]
+        for k in np.flatnonzero(low == high):
+            only = np.arange(marker.allowed.shape[1]) == low[k]
+            same = np.flatnonzero((marker.allowed == only).all(axis=1))
+            if len(same):
+                levels[k, types.columns[m]] = written[same].any(axis=0)
+            elif len(only) == 2:
+                levels[k, types.columns[m]] = [not low[k], *[bool(low[k])] * 3]
+    return replace(
+        table,
+        types=tuple(f"unknown {p + 1}" for p in unknown),
+        levels=levels,
+        doubt=np.full(levels.shape[:2], np.nan),
+        parents=("",) * len(unknown),
+        kinds=("cell",) * len(unknown),
+        ontology=("",) * len(unknown),
+        notes=(),
+    )
+
+
+def _suggested_rows(gating: Gating) -> list[list[str]]:
+    found = suggested(gating)
+    return type_lines(types_of(gating).table)[:1] if found is None else type_lines(found)
+
+
+def _answer_rows(gating: Gating) -> Iterator[Sequence[object]]:
+    yield "finding", "type", "marker", "table", "data", "text"
+    for one in findings(gating):
+        data = "" if one.data is None else f"{one.data:.3f}"
+        yield one.finding, one.type, one.marker, one.table, data, one.text
+
+
+def findings(gating: Gating) -> list[Finding]:
+    """Return what the data say about the table: what does not fit first, then every cell."""
+    types = types_of(gating)
+    table = types.table
+    lines = type_lines(
+        replace(
+            table,
+            parents=("",) * len(table.types),
+            kinds=("cell",) * len(table.types),
+            ontology=("",) * len(table.types),
+        )
+    )
+    cells = [[line[1 + m] for m in types.columns] for line in lines[1:]]
+    shares = types.mean_proportions
+    overall = over_samples(shares, gating.n_events, gating.sample_weights)
+    found = [*_channel_findings(types), *_contradictions(types, cells), *_row_findings(types, overall)]
+    found += [Finding("panel", "", "", "", None, note) for note in (*types.notes, *table.notes)]
+    agreement = types.agreement
+    for r, m in np.argwhere(~np.isnan(agreement) & ~types.contradicted):
+        found.append(
+            Finding("cell", table.types[r], table.markers[types.columns[m]], cells[r][m], agreement[r, m], "")
+        )
+    return found
+
+
+def _channel_findings(types: Types) -> Iterator[Finding]:
+    """Yield markers that most rows contradict, and markers without levels."""
+    for m, (marker, channel) in enumerate(zip(types.markers, types.channels, strict=True)):
+        name = types.table.markers[types.columns[m]]
+        if marker.separation < APART and not marker.silent.all():
+            text = f"{name} has no two levels apart in these data: it hardly counts"
+            yield Finding("no levels", "", name, "", None, text)
+        known = ~np.isnan(types.agreement[:, m])
+        against = int((types.agreement[known, m] < CONTRADICTED).sum())
+        if against >= 3 and against > 0.5 * known.sum():
+            text = (
+                f"{name} (channel {channel}) disagrees with {against} of {known.sum()} rows: is it exchanged?"
+            )
+            yield Finding("channel", "", name, "", None, text)
+
+
+def _contradictions(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]:
+    for r, m in np.argwhere(types.contradicted):
+        row, name = types.table.types[r], types.table.markers[types.columns[m]]
+        share, cell = float(types.agreement[r, m]), cells[r][m] or "by its parent"
+        used = "as stated" if not np.isnan(types.table.doubt[r, types.columns[m]]) else "not used"
+        text = f"{name} of {row}: table {cell}, but {share:.0%} of its events agree; {used}"
+        yield Finding("contradicted", row, name, cell, share, text)
+
+
+def _row_findings(types: Types, overall: np.ndarray) -> Iterator[Finding]:
+    """Yield rows that no marker with levels tells apart, and rows without events."""
+    names = types.table.types
+    apart = [marker for marker in types.markers if marker.separation >= APART]
+    seen: dict[bytes, str] = {}
+    for r, name in enumerate(names):
+        key = b"|".join(marker.allowed[r].tobytes() for marker in apart)
+        other = seen.setdefault(key, name)
+        if other != name:
+            text = f"{other} and {name} have the same cells in the markers of this panel that have levels"
+            yield Finding("same rows", name, "", "", None, text)
+        if overall[r] < EMPTY:
+            yield Finding("empty row", name, "", "", None, f"{name}: hardly any event ({overall[r]:.3%})")
+
+
+def section(gating: Gating) -> dict[str, Any]:
+    """Return the section of the report: types, their shares in populations, and what does not fit."""
+    types, together = types_of(gating), gating.type_populations
+    assert together is not None
+    shares = together / np.maximum(together.sum(axis=0), 1)
+    rows = [
+        {
+            "name": one.name,
+            "depth": _depth(types.table, r),
+            "share": percent(one.share),
+            "interval": ""
+            if one.low is None or one.high is None
+            else f"{percent(one.low)} to {percent(one.high)}",
+            "events": f"{size:,}",
+            "certainty": f"{sure:.1%}" if size else "",
+            "shares": [
+                {"text": f"{100.0 * share:.0f}" if share >= 0.005 else "", "strength": f"{share:.2f}"}
+                for share in own[: shown(gating)]
+            ],
+        }
+        for r, (one, (size, sure), own) in enumerate(
+            zip(overall_rows(gating), events_of(gating), shares, strict=True)
+        )
+    ]
+    return {
+        "source": types.table.source,
+        "rows": rows,
+        "populations": [str(p + 1) for p in range(shown(gating))],
+        "notes": [one.text for one in findings(gating) if one.finding != "cell"],
+        "suggested": len(unknown_populations(gating)),
+    }
+
+
+def _interval(one: TypeRow) -> str:
+    return "" if one.low is None or one.high is None else f"{percent(one.low)} to {percent(one.high)}"
+
+
+def _depth(table: TypeTable, r: int) -> int:
+    """Return the number of rows above row r of a table; 0 for unknown."""
+    depth = 0
+    while r < len(table.types) and table.parents[r]:
+        r, depth = table.types.index(table.parents[r]), depth + 1
+    return depth

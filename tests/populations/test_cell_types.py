@@ -1,0 +1,157 @@
+"""Cell types of events: each conditional next to a wrong one that fails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpmix.populations import types
+from dpmix.populations.levels import DOUBT, fit_levels, log_factors
+from dpmix.populations.types import (
+    SHARED,
+    assess_cells,
+    component_shares,
+    decide,
+    descendants,
+    event_shares,
+)
+
+Array = np.ndarray
+OFF, PLUS, SILENT = np.array([1, 0, 0, 0], bool), np.array([0, 1, 1, 1], bool), np.ones(4, bool)
+
+
+def blood(random: np.random.Generator, sizes: tuple[int, ...], signs: Array) -> tuple[Array, Array]:
+    """Return events of types whose markers are at 0 or 3, [N, M], and the type of each."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    return 3.0 * signs[labels] + random.normal(0.0, 0.4, (len(labels), signs.shape[1])), labels
+
+
+def table(signs: Array) -> Array:
+    """Levels of a table without silent cells, bool [R, M, 4]."""
+    return np.where(signs[..., None] > 0, PLUS, OFF)
+
+
+SIGNS = np.array([[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
+
+
+def evidence(values: Array, labels: Array, levels: Array, right: Array | None = None) -> Array:
+    markers = fit_levels(values, labels, levels)
+    p = np.full(levels.shape[:2], 1.0 - DOUBT) if right is None else right
+    return np.exp(np.pad(log_factors(markers, values, p), [(0, 0), (0, 1)]))
+
+
+def test_shares_of_events_are_sums_over_components() -> None:
+    random = np.random.default_rng(1)
+    memberships = random.dirichlet(np.ones(5), 20)
+    shares = random.dirichlet(np.ones(4), 5)
+    own = random.gamma(1.0, size=(20, 4))
+    expected = np.zeros((20, 4))
+    for h in range(5):
+        part = shares[h] * own
+        expected += memberships[:, [h]] * part / part.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(event_shares(memberships, shares, own), expected)
+
+
+def test_a_component_that_straddles_a_threshold_is_divided() -> None:
+    values = np.linspace(-2.0, 2.0, 1_001)
+    own = np.column_stack([np.exp(-3.0 * values), np.exp(3.0 * values)])
+    labels = np.zeros(len(values), np.int64)
+    shares = component_shares(own, labels, 1)
+    divided = event_shares(np.ones((len(values), 1)), shares, own)
+    assert (divided.argmax(axis=1) == (values > 0)).mean() > 0.99
+    whole = np.tile(shares[0], (len(values), 1))  # the wrong rule: the component has one type
+    assert len(np.unique(whole.argmax(axis=1))) == 1
+
+
+def test_a_component_on_one_side_goes_whole() -> None:
+    own = np.tile([30.0, 1.0, 1.0], (400, 1))
+    own[:20] = [0.4, 1.0, 0.1]  # events of its tail
+    shares = component_shares(own, np.zeros(400, np.int64), 2)
+    assert shares[0, 0] > SHARED * 0.9 + (1.0 - SHARED) / 3.0
+    np.testing.assert_allclose(shares[1], 1.0 / 3.0)  # a component without events says nothing
+    found = event_shares(np.ones((400, 1)), shares[:1], own)
+    assert (found.argmax(axis=1) == 0).mean() > 0.94
+
+
+def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() -> None:
+    own = np.vstack([np.tile([50.0, 0.1], (900, 1)), np.tile([0.1, 50.0], (50, 1)), np.ones((50, 2))])
+    labels = np.repeat([0, 1, 2], [900, 50, 50])
+    even = component_shares(own, labels, 3)
+    learned = component_shares(own, labels, 3, learn=True)
+    assert even[2].tolist() == pytest.approx([0.5, 0.5])
+    assert learned[2, 0] > 0.85
+
+
+def test_a_removed_row_leaves_its_events_unknown() -> None:
+    values, labels = blood(np.random.default_rng(2), (2_000, 1_500, 800, 300), SIGNS)
+    own = evidence(values, labels, table(SIGNS))
+    assert (own.argmax(axis=1) == labels).mean() > 0.99
+    fewer = evidence(values, labels, table(SIGNS)[:3]).argmax(axis=1)
+    assert (fewer[labels == 3] == 3).mean() > 0.9  # 3 is unknown here
+    assert (fewer[labels != 3] == 3).mean() < 0.02
+
+
+def test_silent_cells_neither_help_nor_hurt() -> None:
+    values, labels = blood(np.random.default_rng(3), (1_500, 1_500, 1_000, 500), SIGNS)
+    own = table(SIGNS)
+    own[2, :3] = SILENT  # one cell left, which row 3 has, too: the row with more cells wins where they fit
+    found = evidence(values, labels, own).argmax(axis=1)
+    assert (found == labels).mean() > 0.98
+
+
+def test_a_wrong_sign_is_found_and_not_used() -> None:
+    values, labels = blood(np.random.default_rng(4), (2_000, 1_500, 800, 400), SIGNS)
+    wrong = SIGNS.copy()
+    wrong[0, 3] = 1
+    markers = fit_levels(values, labels, table(wrong))
+    right, agreement = assess_cells(markers, values, np.full(wrong.shape, np.nan))
+    assert np.argwhere(agreement < types.CONTRADICTED).tolist() == [[0, 3]]
+    assert right[0, 3] == pytest.approx(markers[3].base[0])
+    stated, _ = assess_cells(markers, values, np.where(np.eye(4)[0], 0.01, np.full(wrong.shape, 0.01)))
+    assert (stated == 0.99).all()  # a doubt that the table states stays
+    kept = log_factors(markers, values, stated).argmax(axis=1)
+    used = log_factors(markers, values, right).argmax(axis=1)
+    assert (used == labels).mean() >= (kept == labels).mean()
+
+
+def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
+    signs = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]])
+    values, labels = blood(np.random.default_rng(5), (8_000, 80, 2_000), signs)
+    markers = fit_levels(values, labels, table(signs))
+    _, agreement = assess_cells(markers, values, np.full(signs.shape, np.nan))
+    assert np.nanmin(agreement) > types.CONTRADICTED
+    logs = log_factors(
+        markers, values, np.full(signs.shape, 0.98)
+    )  # the wrong rule: all events by probability
+    parts = np.exp(logs - logs.max(axis=1, keepdims=True))
+    parts /= parts.sum(axis=1, keepdims=True)
+    passed = markers[2].passes(values[:, 2], 1)
+    assert parts[:, 1] @ passed / parts[:, 1].sum() < types.CONTRADICTED
+
+
+NAMES = ("T", "CD4", "CD8", "naive", "B")
+PARENTS = ("", "T", "T", "CD4", "")
+
+
+def test_descendants_include_the_row_itself() -> None:
+    below = descendants(PARENTS, NAMES)
+    assert below[0].tolist() == [True, True, True, True, False]
+    assert below[1].tolist() == [False, True, False, True, False]
+    assert below[4].tolist() == [False] * 4 + [True]
+
+
+def test_an_event_goes_to_the_deepest_type_that_is_certain_enough() -> None:
+    shares = np.array(
+        [
+            [0.05, 0.05, 0.02, 0.80, 0.03, 0.05],  # naive
+            [0.05, 0.40, 0.02, 0.45, 0.03, 0.05],  # CD4, not certainly naive
+            [0.10, 0.30, 0.35, 0.10, 0.10, 0.05],  # T, neither CD4 nor CD8 for certain
+            [0.10, 0.10, 0.10, 0.05, 0.50, 0.15],  # B
+            [0.10, 0.05, 0.05, 0.05, 0.15, 0.60],  # unknown
+        ]
+    )
+    rows, probability = decide(shares, PARENTS, NAMES, 0.7)
+    assert rows.tolist() == [3, 1, 0, 4, -1]
+    np.testing.assert_allclose(probability, [0.80, 0.85, 0.85, 0.5, 0.6], rtol=1e-6)
+    flat = shares[:, :-1].argmax(axis=1)  # the wrong rule: the most probable row, without its children
+    assert flat[2] == 2

@@ -1,0 +1,128 @@
+"""Levels of markers in context: each rule next to a wrong one that fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpmix.populations import levels
+from dpmix.populations.levels import DOUBT, Marker, distinguished, fit_levels, log_factors, with_base
+
+Array = np.ndarray
+OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)
+PLUS, SILENT = LOW | ON | HIGH, np.ones(4, bool)
+
+
+def cells(*rows: tuple[Array, ...]) -> Array:
+    """Levels of a table, bool [R, M, 4]."""
+    return np.array(rows)
+
+
+def marker(thresholds: list[list[float]], allowed: Array, width: float = 0.1) -> Marker:
+    limits = np.array(thresholds)
+    n = limits.shape[1]
+    base = np.full(len(limits), 0.5)
+    return Marker(allowed, limits, np.zeros(limits.shape), np.full(n, width), np.full(n, 1.0), base)
+
+
+def two_lineages(random: np.random.Generator, n: int = 4_000) -> tuple[Array, Array, Array]:
+    """CD3 tells T cells from the others; CCR7 is off and on at 0 and 2 in T cells, at 1.5 and 4 in others."""
+    lineage, state = np.arange(n) % 2, np.arange(n) // 2 % 2
+    centre = np.array([[1.5, 4.0], [0.0, 2.0]])[lineage, state]
+    values = np.column_stack([4.0 * lineage, centre]) + random.normal(0.0, 0.25, (n, 2))
+    return values, lineage, state
+
+
+def test_the_levels_of_a_column_are_those_that_exclude_each_other() -> None:
+    assert distinguished(np.array([OFF, PLUS, SILENT])).tolist() == [
+        [True, False],
+        [False, True],
+        [True, True],
+    ]
+    graded = distinguished(np.array([OFF, LOW, ON | HIGH]))
+    assert graded.tolist() == np.eye(3, dtype=bool).tolist()
+    bright = distinguished(
+        np.array([OFF, LOW | ON, HIGH])
+    )  # + where another row says ++: three levels, not four
+    assert bright.tolist() == np.eye(3, dtype=bool).tolist()
+    assert distinguished(np.array([SILENT, SILENT])).tolist() == [[True], [True]]
+
+
+def test_probabilities_of_the_levels_sum_to_1() -> None:
+    one = marker([[0.0, 1.0]] * 3, np.eye(3, dtype=bool))
+    values = np.linspace(-2.0, 3.0, 50)
+    parts = np.array([one.passes(values, r) for r in range(3)])
+    np.testing.assert_allclose(parts.sum(axis=0), 1.0)
+    np.testing.assert_allclose(parts[0], 1.0 / (1.0 + np.exp(values / 0.1)), atol=1e-12)
+    assert (parts >= 0.0).all()
+
+
+def test_evidence_is_relative_to_the_base_rate() -> None:
+    allowed = np.array([[False, True], [True, False], [True, True]])
+    one = replace(marker([[0.0]] * 3, allowed), base=np.array([0.1, 0.9, 1.0]))
+    values = np.array([[-5.0], [5.0]])
+    right = np.full((3, 1), 1.0 - DOUBT)
+    found = log_factors((one,), values, right)
+    expected = np.log([[DOUBT / 0.9, (1.0 - DOUBT) / 0.9, 1.0], [(1.0 - DOUBT) / 0.1, DOUBT / 0.1, 1.0]])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    silent_halves = np.log(0.5)  # the wrong rule: a silent cell counts 1/2, and a row with many of them loses
+    assert (found[:, 2] == 0.0).all()
+    assert not np.isclose(found[:, 2], silent_halves).any()
+
+
+def test_a_threshold_is_that_of_the_context() -> None:
+    values, lineage, state = two_lineages(np.random.default_rng(1))
+    table = cells((PLUS, OFF), (PLUS, PLUS), (OFF, OFF), (OFF, PLUS))
+    labels = 2 * lineage + state
+    right = np.full((4, 2), 1.0 - DOUBT)
+    truth = np.array([2, 3, 0, 1])[labels]
+    fitted = fit_levels(values, labels, table)
+    assert (log_factors(fitted, values, right).argmax(axis=1) == truth).mean() > 0.98
+    in_t, in_others = fitted[1].thresholds[:2, 0], fitted[1].thresholds[2:, 0]
+    assert (abs(in_t - 1.0) < 0.3).all()
+    assert (abs(in_others - 2.7) < 0.5).all()
+    assert in_t[0] == in_t[1]  # rows that differ in this marker alone share its threshold
+
+    start = levels._start(values[:, 1], labels, distinguished(table[:, 1]))  # the wrong rule: one for all
+    everywhere = (fitted[0], with_base(start, values[:, 1]))
+    assert (log_factors(everywhere, values, right).argmax(axis=1) == truth).mean() < 0.9
+
+
+def test_a_marker_without_levels_says_little() -> None:
+    random = np.random.default_rng(2)
+    values, labels = random.normal(0.0, 1.0, (3_000, 1)), np.arange(3_000) % 6
+    table = cells((OFF,), (PLUS,))
+    one = fit_levels(values, labels, table)[0]
+    assert one.separation < 1.0
+    logs = log_factors((one,), values, np.full((2, 1), 1.0 - DOUBT))
+    assert np.abs(logs).max() < 0.5
+    sharp = replace(one, widths=0.08 * one.gaps)  # the wrong rule: a threshold is sharp everywhere
+    assert np.abs(log_factors((sharp,), values, np.full((2, 1), 1.0 - DOUBT))).max() > 2.0
+
+
+def test_large_components_do_not_decide_the_start_alone() -> None:
+    random = np.random.default_rng(3)
+    sizes = [9_000, 9_000, 200]
+    places = [0.0, 0.6, 6.0]
+    values = np.concatenate([random.normal(m, 0.2, n) for m, n in zip(places, sizes, strict=True)])
+    labels = np.repeat(np.arange(3), sizes)
+    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    assert 1.0 < start.thresholds[0, 0] < 5.5
+    assert levels._groups(np.array(places), np.array([1.0, 1.0, 1.0]), 3).tolist() == [0, 1, 2]
+
+
+def test_few_components_give_a_threshold_that_says_nothing() -> None:
+    values, labels = np.random.default_rng(4).normal(size=500), np.zeros(500, np.int64)
+    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    assert np.abs(start.passes(values, 1) - 0.5).max() < 0.3
+
+
+@pytest.mark.parametrize("n", [30, 2_000])
+def test_a_threshold_without_a_valley_stays_near_the_start(n: int) -> None:
+    values = np.random.default_rng(5).normal(0.0, 1.0, n)
+    edges = levels._edges(values)
+    found, error = levels._threshold(values, np.ones(n), edges, 0.4, 0.25)
+    assert abs(found - 0.4) < 0.25
+    assert 0.0 < error < 0.25
