@@ -185,6 +185,8 @@ def make_design(
     used = [name for name in table if name in _variables(matrices)]
     _check_rank(fixed, fixed_names, len(samples))
     named = [_contrast(name, table, used, matrices, scales) for name in contrasts]
+    if scales is not None and not any(contrast.variability.any() for contrast in named):
+        raise ConfigError([f'--variability "{variability}": no contrast is on its columns; leave it out'])
     _check_groups(named, table, matrices)
     centre, unit = fixed.mean(axis=0), _units(fixed)
     made = tuple(

@@ -154,7 +154,8 @@ def run_study(
     counted = fit(*count_responses(draws.counts), design.predictors)
     found = effects.adjust([effects.abundance(counted, c, least) for c in design.contrasts])
     if design.predictors.variability.shape[1]:
-        found += effects.adjust([effects.variability(counted, c, least) for c in design.contrasts])
+        varied = [c for c in design.contrasts if c.variability.any()]
+        found += effects.adjust([effects.variability(counted, c, least) for c in varied])
     everyone = np.arange(draws.counts.shape[2])
     odd = effects.outliers(counted, draws.samples, everyone, np.full_like(everyone, -1))
     left_out: list[str] = []

@@ -205,8 +205,8 @@ def heatmap(drawn: list[Differences]) -> Figure:
         axes.set_xticks(np.arange(len(one.channels)), one.channels, rotation=90)
         axes.set_yticks(np.arange(len(one.populations)), one.populations)
         axes.tick_params(length=0)
-        axes.set_title(f"{SHIFT.capitalize()}: {one.contrast}; dots: found")
-        figure.colorbar(image, ax=axes, shrink=0.8)
+        axes.set_title(f"{one.contrast}; dots: found")
+        figure.colorbar(image, ax=axes).set_label(SHIFT, fontsize=7)
     return figure
 
 

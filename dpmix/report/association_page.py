@@ -287,7 +287,7 @@ def _short_axis(axis: Any, logarithmic: bool) -> None:
 
     if logarithmic:
         axis.ticker = LogTicker(mantissas=[1, 2, 5], num_minor_ticks=0)
-        axis.formatter = PrintfTickFormatter(format="%g")
+        axis.formatter = PrintfTickFormatter(format="%.3g")
 
 
 def _strips(study: Study, shown: Strips, groups: Groups) -> Model:

@@ -42,6 +42,11 @@ def test_a_design_in_numbers() -> None:
     np.testing.assert_allclose(step.first - step.second, [0.0, 5.0 / ages.std()])
 
 
+def test_variability_needs_a_contrast_on_its_columns() -> None:
+    with pytest.raises(ConfigError, match=r"--variability .* no contrast is on its columns"):
+        make_design(TABLE, SAMPLES, "~ group + age", ["age"], "~ group")
+
+
 def test_other_columns_take_the_values_of_the_samples() -> None:
     """With an interaction, the contrast is the mean effect over the batches."""
     (contrast,) = make_design(TABLE, SAMPLES, "~ group * batch", ["treated - control"]).contrasts

@@ -314,9 +314,12 @@ def test_the_variability_of_a_group() -> None:
     treated = np.array(GROUPS) == "treated"
     counts = draws.counts.astype(float)
     counts[:, treated, 2] *= np.exp(0.7 * random.standard_normal(N_SAMPLES // 2))
-    design = make_design(draws.columns, draws.samples, "~ group", ["treated - control"], "~ group")
-    (_, own) = run_study(replace(draws, counts=counts.astype(int)), design, 1.1).effects
-    assert own.measure == "variability"
+    columns = {"group": GROUPS, "age": random.uniform(20.0, 70.0, N_SAMPLES).round(1).astype(str).tolist()}
+    contrasts = ["treated - control", "age"]
+    design = make_design(columns, draws.samples, "~ group + age", contrasts, "~ group")
+    *abundance, own = run_study(replace(draws, counts=counts.astype(int)), design, 1.1).effects
+    assert [one.measure for one in abundance] == ["abundance"] * 2  # age has no variability
+    assert (own.measure, own.contrast) == ("variability", "treated - control")
     assert own.order(0.05)[0] == 2
     assert own.direction[2] > 0.95
     assert own.tails[2] < 0.1
