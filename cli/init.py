@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpmix.errors import ConfigError, DataError, printable
+from dpmix.errors import ConfigError, DataError
 from dpmix.system.console import quoted, unknown_characters
 from dpmix.system.files import check_outputs, write_text
 from dpmix.system.paths import encoding_of, from_home, relative, with_slashes
@@ -110,7 +110,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
     settings = suggest(sources, _known(compensation), over_time=True)
     names = display_names(sources[0].details)
     given = [_relative(file, folder) for file in files]
-    if odd := [printable(file) for file in given if not _is_text(file)]:
+    if odd := [file for file in given if not _is_text(file)]:
         need = "its name is not in UTF-8, which a config cannot hold; rename it, or give a glob or its folder"
         raise ConfigError([f"{file}: {need}" for file in odd])
     config = _config(given, table is not None, names, settings, folder, compensation)

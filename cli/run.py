@@ -95,7 +95,8 @@ def command(
 
         read_types(types)  # an error in the table ends the command before its work
     settings = [*_settings(channels, transform, seed, threads)]
-    config, run, kind = output / CONFIG, output / RUN, "bem" if quick else "mcmc"
+    config, run = output / CONFIG, output / RUN
+    kind: sampling.Kind = "bem" if quick else "mcmc"
     if output.exists() and not output.is_dir():
         raise ConfigError([f"{output}: is a file; give the name of a folder for --output"])
     resume = _write_config(files, config, run, overwrite)
@@ -109,7 +110,7 @@ def command(
     ]
     write_text(output / COMMANDS, "".join(f"{step}\n" for step in steps))
     sampling.sample_to_end(
-        "bem" if quick else "mcmc",
+        kind,
         config,
         [*settings, f"output.path={_flow(str(run))}"],
         resume,

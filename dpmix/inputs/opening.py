@@ -132,7 +132,7 @@ def _match_files(name: str, base: Path) -> tuple[list[Path], str]:
     found = [base / p for p in in_order(glob.glob(pattern, root_dir=base, recursive=True))]
     problem = f"{name} matches no file in {base.resolve()}; correct the path"
     if not name.isprintable():
-        problem = f"{printable(name)} has a control character; {BACKSLASHES}"
+        problem = f"{name} has a control character; {BACKSLASHES}"
     return found, "" if found else problem
 
 

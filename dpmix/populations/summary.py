@@ -92,7 +92,10 @@ class Summary:
         ends = levels(weights, means, covariances, components)
         quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
         sizes = self.sizes.sum(axis=0)
-        state, marks = self._state(task.events), self._artefacts(task.events, quantiles, ends[1])
+        quality = task.events.quality
+        of_quality = None if quality is None else self._quantiles(quality.measured.values)
+        state = self._state(task.events, of_quality)
+        marks = () if of_quality is None else self._artefacts(task.events, of_quality, quantiles, ends[1])
         drawn, mean, ratios = self._proportions(task, prior, marks if without_artefacts else ())
         monitored = chain_weights(found, task.make_engine)
         r_hat, ess = mixing(monitored)
@@ -143,28 +146,35 @@ class Summary:
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
-    def _state(self, events: Events) -> StateSummary | None:
-        """Return quantiles of the state channels, then of scatter and viability that the run lacks."""
-        parts = [] if events.state is None else [(events.state, np.arange(len(events.state.channels)))]
-        if events.quality is not None and len(events.own_quality):
+    def _state(self, events: Events, of_quality: Array | None) -> StateSummary | None:
+        """Return quantiles of the state channels, then of scatter and viability that the run lacks.
+
+        `of_quality` has the quantiles of all channels of scatter and viability, float64 [5, P, Q].
+        """
+        parts, quantiles = [], []
+        if (own := events.state) is not None:
+            parts.append((own, np.arange(len(own.channels))))
+            quantiles.append(self._quantiles(own.values))
+        if events.quality is not None and of_quality is not None and len(events.own_quality):
             parts.append((events.quality.measured, events.own_quality))
+            quantiles.append(of_quality[:, :, events.own_quality])
         if not parts:
             return None
         names = tuple(own.channels[k] for own, numbers in parts for k in numbers.tolist())
         ends = [np.quantile(own.values[:, k], (TAIL, 1.0 - TAIL), axis=0) for own, k in parts]
-        quantiles = [self._quantiles(own.values)[:, :, k] for own, k in parts]
         n_state = 0 if events.state is None else len(events.state.channels)
         return StateSummary(
             names, np.concatenate(quantiles, axis=2), np.hstack(ends).astype(np.float64), len(names) - n_state
         )
 
-    def _artefacts(self, events: Events, quantiles: Array, limits: Array) -> artefacts.Marks:
-        """Return what each population looks like by scatter and viability; empty where neither is known."""
-        if (quality := events.quality) is None:
-            return ()
+    def _artefacts(
+        self, events: Events, of_quality: Array, quantiles: Array, limits: Array
+    ) -> artefacts.Marks:
+        """Return what each population looks like by scatter and viability."""
+        quality = events.quality
+        assert quality is not None
         values, scaling = quality.measured.values, quality.measured.scaling
         at = {role: k for k, role in enumerate(quality.roles)}
-        own = self._quantiles(values)
         pulse = None
         if HEIGHT in at and all(scaling.transforms[at[role]].method == "linear" for role in (SIZE, HEIGHT)):
             area, height = values[:, at[SIZE]], values[:, at[HEIGHT]]
@@ -175,7 +185,7 @@ class Summary:
             self.sizes.sum(axis=0),
             quantiles[:, :, markers],
             limits[markers],
-            {role: own[:, :, k] for role, k in at.items()},
+            {role: of_quality[:, :, k] for role, k in at.items()},
             pulse,
         )
 

@@ -19,7 +19,7 @@ thresholds and of a sample of N events.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: p is set to its base rate, so that it neither helps nor hurts. Rows and such cells are computed in
+for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
 turn. (With probabilities in place of the best row, a rare row whose neighbour differs in one cell took the
 events of this neighbour.)
 
@@ -120,6 +120,11 @@ class Types:
         return (*self.table.types, UNKNOWN)
 
     @property
+    def includes(self) -> npt.NDArray[np.bool_]:
+        """Whether type s counts as type r: itself, or below it, bool [R + 1, R + 1]."""
+        return included(self.table)
+
+    @property
     def estimates(self) -> Estimates:
         """Mean and 90% interval of the proportions, each float64 [S, R + 1]."""
         return Estimates.of(self.mean_proportions, self.proportions)
@@ -141,6 +146,13 @@ def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.
             below[r, s] = True
             above = parents[r]
     return below
+
+
+def included(table: TypeTable) -> npt.NDArray[np.bool_]:
+    """Return the result of `descendants` with a last row and column for the unknown type."""
+    found: npt.NDArray[np.bool_] = np.pad(descendants(table.parents, table.types), [(0, 1), (0, 1)])
+    found[-1, -1] = True
+    return found
 
 
 def decide(
@@ -326,8 +338,7 @@ def assign_types(
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
-    below = np.eye(n_rows)
-    below[:-1, :-1] = descendants(table.parents, table.types)
+    below = included(table)
     empty = np.diff(events.sample_starts) == 0
     proportions = posterior(counts, task.config.seed) @ below.T
     mean = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T

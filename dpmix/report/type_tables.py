@@ -21,7 +21,7 @@ import numpy as np
 
 from dpmix.inputs.type_table import TypeTable, type_lines
 from dpmix.populations.result import Estimates, Gating, over_samples
-from dpmix.populations.types import CONTRADICTED, Types, descendants
+from dpmix.populations.types import CONTRADICTED, Types
 from dpmix.report.labels import shown
 from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text
@@ -103,10 +103,9 @@ def overall_rows(gating: Gating) -> list[TypeRow]:
 def events_of(gating: Gating) -> list[tuple[int, float]]:
     """Return the events of each type with its children, unknown last, and their mean probability."""
     types = types_of(gating)
-    below = descendants(types.table.parents, types.table.types)
     found = []
-    for own in [*below, None]:
-        inside = types.of_event < 0 if own is None else np.append(own, False)[types.of_event]
+    for own in types.includes:
+        inside = own[types.of_event]  # -1, unknown, is the last row
         n_events = int(inside.sum())
         found.append((n_events, float(types.probability[inside].mean()) if n_events else float("nan")))
     return found
@@ -117,13 +116,12 @@ def _type_rows(gating: Gating) -> Iterator[Sequence[object]]:
     yield "sample", "type", "parent", "proportion", "low", "high", "events", "certainty", "rhat"
     mean, low, high = types.estimates
     parents = (*types.table.parents, "")
-    below = np.pad(descendants(types.table.parents, types.table.types), [(0, 1), (0, 1)])
-    below[-1, -1] = True
+    includes = types.includes
     starts = np.append(0, np.cumsum(gating.n_events))
     for s, (sample, (first, end)) in enumerate(zip(gating.samples, itertools.pairwise(starts), strict=True)):
         rows, probability = types.of_event[first:end], types.probability[first:end]
         for r, name in enumerate(types.names):
-            inside = below[r][rows]
+            inside = includes[r][rows]
             certainty = f"{probability[inside].mean():.4f}" if inside.any() else ""
             ends = (_number(mean[s, r]), _number(low[s, r]), _number(high[s, r]))
             yield sample, name, parents[r], *ends, int(inside.sum()), certainty, _number(types.r_hat[r])
@@ -146,7 +144,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
 
 
 def unknown_populations(gating: Gating) -> list[int]:
-    """Return the populations, from 0, most events of which are unknown."""
+    """Return the populations, from 0, that consist mostly of unknown events."""
     together = gating.type_populations
     assert together is not None
     sizes = together.sum(axis=0)
@@ -278,9 +276,7 @@ def section(gating: Gating) -> dict[str, Any]:
             "name": one.name,
             "depth": _depth(types.table, r),
             "share": percent(one.share),
-            "interval": ""
-            if one.low is None or one.high is None
-            else f"{percent(one.low)} to {percent(one.high)}",
+            "interval": _interval(one),
             "events": f"{size:,}",
             "certainty": f"{sure:.1%}" if size else "",
             "shares": [
