@@ -121,7 +121,7 @@ class Types:
 
     @property
     def includes(self) -> npt.NDArray[np.bool_]:
-        """Whether type s counts as type r: itself, or below it, bool [R + 1, R + 1]."""
+        """Types s that count as type r: itself, and those below it, bool [R + 1, R + 1]."""
         return included(self.table)
 
     @property
