@@ -6,17 +6,19 @@ N events, D channels, B bins of a channel, P populations.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
+from dpmix.populations.outlines import Rings, outlines
 
 ALL_BINS = 2_000_000  # of all pairs together: with two bytes each, 4 MB in a report for any N and D
 FEWEST_BINS, MOST_BINS = 24, 128
 MARGIN = 0.05  # of the grid beyond the range of the events, relative to that range
 BUFFER = 1 << 19  # events held as bins before they are counted: one pass over many is faster
+MOST_OUTLINES, LEAST_OUTLINED = 8_000, 12  # of all pairs together; populations that have them in any case
 DENSE = 1 << 21  # number of codes up to which counting all is faster than sorting a full buffer
 
 
@@ -35,12 +37,27 @@ class Rasters:
         Number of events; the first index is the bin of the first channel.
     populations : int16 [pairs, B, B]
         Most frequent population of each bin, -1 for an empty bin.
+    visible : float32 [pairs, P]
+        Share of the events of each population in bins where it is the most frequent one: how much of it a
+        picture of the pair shows in its colour. 0 for a population without events.
+    lines : int64 [D, P, B]
+        Number of events of each population in the bins of one channel; empty for a single channel.
+    outlines : tuple of lists of Rings
+        For each pair, the outlines of the first populations (`dpmix.populations.outlines`).
     """
 
     edges: Array
     pairs: Ints
     counts: Ints
     populations: npt.NDArray[np.int16]
+    visible: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    lines: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
+    outlines: tuple[list[Rings], ...] = ()
+
+    @property
+    def n_outlined(self) -> int:
+        """Number of populations with outlines, the first ones."""
+        return len(self.outlines[0]) if self.outlines else 0
 
 
 def bins_for(n_channels: int) -> int:
@@ -135,18 +152,43 @@ class Counter:
     def rasters(self) -> Rasters:
         """Return the counts so far."""
         self._count()
-        bins = self._edges.shape[1] - 1
-        counts = np.zeros((len(self._pairs), bins * bins), np.int64)
+        bins, many = self._edges.shape[1] - 1, self._n_populations
+        n_pairs = len(self._pairs)
+        counts = np.zeros((n_pairs, bins * bins), np.int64)
         populations = np.full(counts.shape, -1, np.int16)
+        visible = np.zeros((n_pairs, many), np.float32)
+        lines = np.zeros((len(self._edges) if n_pairs else 0, many, bins), np.int64)
+        outlined = min(many, max(LEAST_OUTLINED, MOST_OUTLINES // max(n_pairs, 1)))
+        found = []
         for pair, (codes, events) in enumerate(self._counted):
-            places, of = np.divmod(codes, np.uint32(self._n_populations))
+            places, of = (part.astype(np.int64) for part in np.divmod(codes, np.uint32(many)))
             np.add.at(counts[pair], places, events)
             # The last write wins: the population with most events, the lower number for ties.
-            order = np.lexsort((-of.astype(np.int64), events))
+            order = np.lexsort((-of, events))
             populations[pair, places[order]] = of[order]
-        shape = (len(self._pairs), bins, bins)
+            sizes = np.bincount(of, events, many)
+            shown = np.bincount(of, events * (populations[pair, places] == of), many)
+            visible[pair] = shown / np.maximum(sizes, 1.0)
+            rows, columns = np.divmod(places, bins)
+            for channel, at in zip(self._pairs[pair], (rows, columns), strict=True):
+                if not lines[channel].any():
+                    np.add.at(lines[channel], (of, at), events)
+            own = np.zeros((outlined, bins, bins), np.int64)
+            first = of < outlined
+            own[of[first], rows[first], columns[first]] = events[first]
+            x, y = self._pairs[pair]
+            found.append(outlines(own, (self._edges[x], self._edges[y])))
+        shape = (n_pairs, bins, bins)
         pairs = np.array(self._pairs, np.int64).reshape(-1, 2)
-        return Rasters(self._edges, pairs, counts.reshape(shape), populations.reshape(shape))
+        return Rasters(
+            self._edges,
+            pairs,
+            counts.reshape(shape),
+            populations.reshape(shape),
+            visible,
+            lines,
+            tuple(found),
+        )
 
     def _bins_of(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
         """Return the bin of each value, uint8 [D, M]."""

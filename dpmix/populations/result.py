@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
+from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.cards import Card
 from dpmix.populations.comparison import Comparison
 from dpmix.populations.hierarchy import Node
 from dpmix.populations.misfit import Fit
@@ -210,6 +212,8 @@ class Gating:
     sample_weights : float64 [S], optional
         What an event of each sample counted in the run (data.weights). None: every event counted 1, or these
         are not the events of the run.
+    transforms : tuple of Transform
+        D transforms, for axes in raw units; empty: the transformed values are shown.
     counts : int64 [T, S, P], optional
         Events by drawn population.
     medians : float32 [U, S, P, D + E], optional
@@ -237,6 +241,8 @@ class Gating:
         Events like those judged as wanted; None without judgements.
     explored_strategy : Strategy, optional
         Gates of these events; None unless requested.
+    cards : tuple of Card
+        The plots of each population shown on its card; empty without them.
     fit : Fit, optional
         Whether files that are not in the run fit it; None for the files of the run.
     types : Types, optional
@@ -282,6 +288,7 @@ class Gating:
     colours: tuple[int, ...] = ()
     sample_columns: Columns = field(default_factory=dict)
     sample_weights: Array | None = None
+    transforms: tuple[Transform, ...] = ()
     counts: Ints | None = None
     medians: Floats | None = None
     median_errors: Floats | None = None
@@ -296,6 +303,7 @@ class Gating:
     exploration: Exploration | None = None
     explored_strategy: Strategy | None = None
     fit: Fit | None = None
+    cards: tuple[Card, ...] = ()
     types: Types | None = None
     type_populations: Ints | None = None
 

@@ -267,6 +267,17 @@ class Search:
             states = self._kept(found)
         return self._shortened(best, len(start)) if best else start
 
+    def first(self, n_gates: int) -> Gates:
+        """Return up to `n_gates` gates, each the best next one: a quick search for plots, not the best."""
+        state = self._inside(())
+        for _ in range(n_gates if self._own.any() else 0):
+            found = self._extended(state, 1)
+            leader = max(found, key=self._f1, default=state)
+            if leader is state or (state.gates and self._f1(leader) < self._f1(state) + GAIN):
+                break
+            state = leader
+        return state.gates
+
     def f1_of(self, gates: Gates) -> float:
         """Return the F1 of a sequence in the sample, 0 for a population without events."""
         return self._f1(self._inside(gates)) if self._own.any() else 0.0
@@ -285,7 +296,7 @@ class Search:
     def _f1(self, state: _Sequence, beta: float = 1.0) -> float:
         return float(f_measure(state.true, state.selected, self._total, beta))
 
-    def _extended(self, state: _Sequence) -> list[_Sequence]:
+    def _extended(self, state: _Sequence, n_pairs: int = PAIRS) -> list[_Sequence]:
         """Return the sequence with one more gate, for the best pairs of channels and each beta."""
         events = state.events
         own = events[self._own[events]]
@@ -298,7 +309,7 @@ class Search:
             scored.append((*best_regions(target, others, self._total), pair, target))
         scored.sort(key=lambda one: -one[0])
         longer = []
-        for _, regions, pair, target in scored[:PAIRS]:
+        for _, regions, pair, target in scored[:n_pairs]:
             gates = [polygon(region, target, self._binned, pair) for region in regions]
             polygons = [self._added(state, gate) for gate in gates]
             ellipse = self._ellipse(state, pair)

@@ -142,6 +142,7 @@ class Summary:
             names=found.names,
             colours=found.colours,
             sample_columns=task.events.sample_columns,
+            transforms=scaling.transforms,
             warnings=tuple(dict.fromkeys(run.data_warnings + task.events.report.warnings)),
             sample_weights=None if given is None else given.values.astype(np.float64),
         )

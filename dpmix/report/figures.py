@@ -27,7 +27,7 @@ from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point
 from dpmix.report.gate_tree import gate_tree
 from dpmix.report.heatmap import heat
 from dpmix.report.labels import label, only_the_largest, share_text, shares, shortened, shown
-from dpmix.report.pairs import MOST_ELLIPSES, densities, ellipse, moments, separating_pairs
+from dpmix.report.pairs import densities, separating_pairs
 from dpmix.report.palette import GREY, colour, colour_of, rgb
 from dpmix.report.proportion_figures import proportions
 from dpmix.report.shifts import shift_figure

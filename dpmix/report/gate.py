@@ -18,6 +18,7 @@ from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
 from dpmix.populations.assign import assign_events
+from dpmix.populations.cards import find_cards
 from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.cut import require_cut
 from dpmix.populations.decisions import read_decisions
@@ -29,6 +30,7 @@ from dpmix.populations.task import Task, prepare
 from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
 from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.additions import Additions
+from dpmix.report.labels import shown
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
 from dpmix.runs.reader import Run, open_run
@@ -166,7 +168,16 @@ def gate(
     for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
         if warning:
             log.warning("%s", warning)
-    return _write_report(task, found, asked.add(task, gating, population, folder), folder)
+    gating = asked.add(task, gating, population, folder)
+    cards = find_cards(
+        task.events,
+        population,
+        gating.n_populations,
+        shown(gating),
+        gating.rasters.edges,
+        task.config.seed,
+    )
+    return _write_report(task, found, replace(gating, cards=cards), folder)
 
 
 def predict(

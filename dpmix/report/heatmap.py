@@ -29,12 +29,16 @@ class Heat:
         Transformed scale; NaN for a population without events.
     levels : float64 [Q, D + E]
         Medians scaled from 0, the 1% quantile of all events in the channel, to 1, the 99% quantile.
+    row_tree, column_tree : (float64 [n, 4], float64 [n, 4])
+        Brackets of the trees of rows and columns: places along the rows or columns, and heights from 0 to 1.
     """
 
     populations: Ints
     channels: Ints
     medians: Array
     levels: Array
+    row_tree: tuple[Array, Array]
+    column_tree: tuple[Array, Array]
 
 
 def heat(gating: Gating) -> Heat:
@@ -51,19 +55,28 @@ def heat(gating: Gating) -> Heat:
     levels = np.clip((medians - lows) / np.maximum(highs - lows, np.finfo(float).tiny), 0.0, 1.0)
     there = np.flatnonzero(~np.isnan(levels[:, :model]).any(axis=1))
     found = levels[there, :model]
-    rows = np.append(there[_similar_order(found)], np.setdiff1d(np.arange(len(levels)), there))
-    columns = np.append(_similar_order(found.T), np.arange(model, levels.shape[1]))
-    return Heat(rows, columns, medians[np.ix_(rows, columns)], levels[np.ix_(rows, columns)])
+    row_order, row_tree = _similar(found)
+    column_order, column_tree = _similar(found.T)
+    rows = np.append(there[row_order], np.setdiff1d(np.arange(len(levels)), there))
+    columns = np.append(column_order, np.arange(model, levels.shape[1]))
+    chosen = np.ix_(rows, columns)
+    return Heat(rows, columns, medians[chosen], levels[chosen], row_tree, column_tree)
 
 
-def _similar_order(rows: Array) -> Ints:
-    """Return an order of rows with similar neighbours; of its two directions, the more ascending one."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
+def _similar(rows: Array) -> tuple[Ints, tuple[Array, Array]]:
+    """Return an order of rows with similar neighbours, the more ascending of its two directions, and its tree."""
+    from scipy.cluster.hierarchy import dendrogram, linkage
 
     if len(rows) < 3 or not rows.shape[1]:
-        return np.arange(len(rows))
-    order: Ints = leaves_list(linkage(rows, "average", optimal_ordering=True)).astype(np.int64)
-    return order if order[0] <= order[-1] else order[::-1]
+        return np.arange(len(rows)), (np.zeros((0, 4)), np.zeros((0, 4)))
+    drawn = dendrogram(linkage(rows, "average", optimal_ordering=True), no_plot=True)
+    order = np.array(drawn["leaves"], np.int64)
+    places = (np.array(drawn["icoord"]) - 5.0) / 10.0  # SciPy draws leaves at 5, 15, 25, ...
+    heights = np.array(drawn["dcoord"])
+    heights = heights / (heights.max() or 1.0)
+    if order[0] > order[-1]:
+        order, places = order[::-1], len(rows) - 1.0 - places
+    return order, (places, heights)
 
 
 def channel_ranges(rasters: Rasters) -> tuple[Array, Array]:

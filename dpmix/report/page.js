@@ -31,7 +31,7 @@ const unpacked = new Map();
 // Return the events (logarithmic scale of 255 steps) and the population plus 1 of each bin, first marker horizontal.
 async function raster(pair) {
   if (!unpacked.has(pair)) {
-    const packed = Uint8Array.from(atob(data.rasters[pair]), (c) => c.charCodeAt(0));
+    const packed = bytesOf(data.rasters[pair]);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
     const area = bins * bins;
@@ -50,21 +50,21 @@ function pairOf(a, b) {
 const eventsOf = (step, full) => Math.round(Math.expm1((step / 255) * full));
 const parts = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const colours = data.populations.map((p) => parts(p.colour));
-const grey = [90, 90, 90];
+const grey = [128, 128, 128];
 
 function shades(steps, populations, swapped, scale, mode, only) {
-  const image = new Uint32Array(bins * bins);
+  const image = new Uint32Array(bins * bins); // 0 is transparent
+  const ink = isDark() ? [235, 235, 235] : [0, 0, 0];
   for (let row = 0; row < bins; row++) {
     for (let column = 0; column < bins; column++) {
       const place = swapped ? row * bins + column : column * bins + row;
-      if (steps[place] === 0) { image[row * bins + column] = 0xffffffff; continue; }
+      if (steps[place] === 0) continue;
       const own = populations[place] - 1;
-      const plainly = mode === "density" || (only >= 0 && own !== only);
-      const colour = plainly ? (mode === "density" ? [0, 0, 0] : grey) : colours[own % colours.length];
+      const others = only >= 0 && own !== only;
+      const [r, g, b] = others ? grey : mode === "density" ? ink : colours[own % colours.length];
       const dark = Math.min(1, steps[place] / scale);
-      const depth = only >= 0 && own !== only ? 0.08 + 0.25 * dark : only >= 0 ? 0.4 + 0.6 * dark : 0.22 + 0.78 * dark;
-      const [r, g, b] = colour.map((c) => Math.round(255 - depth * (255 - c)));
-      image[row * bins + column] = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+      const depth = others ? 0.08 + 0.25 * dark : only >= 0 ? 0.4 + 0.6 * dark : 0.22 + 0.78 * dark;
+      image[row * bins + column] = ((Math.round(255 * depth) << 24) | (b << 16) | (g << 8) | r) >>> 0;
     }
   }
   return image;
@@ -83,24 +83,33 @@ function tooltips(steps, populations, swapped, full) {
   return { who, events };
 }
 
-// Return the 90% ellipse of a covariance: its squared radius is a chi-squared quantile with two degrees of freedom.
-function ellipse(xx, xy, yy) {
-  const middle = (xx + yy) / 2, gap = Math.hypot((xx - yy) / 2, xy);
-  const size = (value) => 2 * Math.sqrt(-2 * Math.log(0.1) * Math.max(value, 0));
-  return { width: size(middle + gap), height: size(middle - gap), angle: Math.atan2(2 * xy, xx - yy) / 2 };
+// Return the rings of each population's outline in a pair of channels, as shares of the two ranges.
+const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+function ringsOf(pair, swapped) {
+  const bytes = bytesOf(data.outlines[pair]), found = [];
+  for (let at = 0; at < bytes.length;) {
+    const rings = [];
+    for (let ring = bytes[at++]; ring > 0; ring--) {
+      const many = bytes[at++], points = [];
+      for (let k = 0; k < many; k++, at += 2) points.push(swapped ? [bytes[at + 1] / 255, bytes[at] / 255] : [bytes[at] / 255, bytes[at + 1] / 255]);
+      rings.push([...points, points[0]]);
+    }
+    found.push(rings);
+  }
+  return found;
 }
 
 function outlines(across, up, pair, only) {
-  const found = { x: [], y: [], width: [], height: [], angle: [], colour: [] };
+  const found = { x: [], y: [], colour: [] };
   const numbers = { x: [], y: [], text: [], colour: [], ink: [] };
   if (!byId("outlines").checked) return { found, numbers };
+  const [left, right, bottom, top] = [...data.ranges[across], ...data.ranges[up]];
+  const rings = ringsOf(pair, across > up);
   data.populations.forEach((population, p) => {
     if (only >= 0 && p !== only) return;
-    if (population.means !== null && (only >= 0 || p < data.most_ellipses)) {
-      const shape = ellipse(population.variances[across], population.covariances[pair], population.variances[up]);
-      found.x.push(population.means[across]);
-      found.y.push(population.means[up]);
-      for (const name of ["width", "height", "angle"]) found[name].push(shape[name]);
+    for (const ring of rings[p] ?? []) {
+      found.x.push(ring.map(([x]) => left + x * (right - left)));
+      found.y.push(ring.map(([, y]) => bottom + y * (top - bottom)));
       found.colour.push(population.colour);
     }
     if (population.medians === null) return;
@@ -111,6 +120,13 @@ function outlines(across, up, pair, only) {
     numbers.ink.push(population.ink);
   });
   return { found, numbers };
+}
+
+function showTicks(axis, channel) {
+  const { places, texts, minor } = data.ticks[channel];
+  axis.major_label_overrides = new Map(places.map((place, k) => [place, texts[k]]));
+  axis.ticker.setv({ ticks: places, minor_ticks: minor });
+  axis.axis_label = plain(data.channels[channel]);
 }
 
 async function showMarkers(document_) {
@@ -131,14 +147,14 @@ async function showMarkers(document_) {
   };
   source.change.emit(); // the image is the same array, so Bokeh may not notice the change
   const { found, numbers } = outlines(across, up, pair, only);
-  model("ellipses").data = found;
+  model("outlines").data = found;
   model("numbers").data = numbers;
   if (data.explored) {
     const own = only < 0 || only === data.explored.population ? data.explored.values : data.channels.map(() => []);
     model("explored").data = { x: own[across], y: own[up] };
   }
-  model("across").axis_label = plain(data.channels[across]);
-  model("up").axis_label = plain(data.channels[up]);
+  showTicks(model("across"), across);
+  showTicks(model("up"), up);
   figure.x_range.setv({ start: left, end: right, reset_start: left, reset_end: right });
   figure.y_range.setv({ start: bottom, end: top, reset_start: bottom, reset_end: top });
   byId("plot-markers").setAttribute("data-shown", `${across},${up},${only},${mode}`);
@@ -157,6 +173,7 @@ function watchMarkers(document_) {
   byId("up").addEventListener("change", picked("up", "across"));
   for (const id of ["highlight", "outlines"]) byId(id).addEventListener("change", show);
   for (const radio of document.querySelectorAll("input[name=colours]")) radio.addEventListener("change", show);
+  redraws.push(show);
   for (const button of document.querySelectorAll("button[data-population]")) {
     button.addEventListener("click", () => {
       byId("highlight").value = button.dataset.population;
@@ -195,9 +212,85 @@ function nameEvents(document_) {
   source.data = { ...source.data, who: Array.from(source.data.population, (p) => data.names[p]) };
 }
 
+// ------------------------------------------------------------------------- one population, one marker
+
+let chosen = -1; // the population shown alone
+
+function choose(population) {
+  chosen = population === chosen ? -1 : population;
+  document.documentElement.toggleAttribute("data-one", chosen >= 0);
+  for (const panels of document.querySelectorAll(".panels")) panels.classList.toggle("one", chosen >= 0);
+  for (const part of document.querySelectorAll(".panels [data-of]")) part.classList.toggle("chosen", Number(part.dataset.of) === chosen);
+  for (const entry of document.querySelectorAll("[data-highlight]")) entry.setAttribute("aria-pressed", String(Number(entry.dataset.highlight) === chosen));
+  showHistograms();
+}
+
+// Draw one histogram above the other, overlapping, the largest population on top.
+function showHistograms() {
+  const place = byId("plot-histograms");
+  if (!place) return;
+  const channel = Number(byId("marker").value), bytes = bytesOf(data.histograms[channel]);
+  const many = bytes.length / bins, row = 22, left = 270, width = 560, high = 2.2 * row;
+  const base = high + row * (many - 1) + 6, [low, top] = data.ranges[channel];
+  const parts = [];
+  for (let p = 0; p < many; p++) {
+    const foot = high + row * p, { colour } = data.populations[p];
+    const at = (k) => `${(left + (width * (k + 0.5)) / bins).toFixed(1)} ${(foot - (high * bytes[p * bins + k]) / 255).toFixed(1)}`;
+    const line = Array.from({ length: bins }, (_, k) => at(k)).join("L");
+    const faint = chosen >= 0 && chosen !== p ? ' class="faint"' : "";
+    parts.push(`<g${faint} style="--own:${colour}"><path d="M${left} ${foot}L${line}L${left + width} ${foot}Z"/></g>`);
+  }
+  parts.push(...data.names.slice(0, many).map((_, p) => `<text x="${left - 8}" y="${high + row * p - 4}" text-anchor="end"></text>`));
+  const { places, texts, minor } = data.ticks[channel], across = (value) => left + (width * (value - low)) / (top - low);
+  const marks = [...places.map((x) => [x, 6]), ...minor.map((x) => [x, 3])].map(([x, size]) => `M${across(x).toFixed(1)} ${base}v${size}`);
+  parts.push(`<path class="axes" style="fill:none;stroke:var(--dim)" d="M${left} ${base}h${width}${marks.join("")}"/>`);
+  parts.push(...places.map((x) => `<text x="${across(x).toFixed(1)}" y="${base + 20}" text-anchor="middle"></text>`));
+  place.innerHTML = `<svg viewBox="0 0 ${left + width + 10} ${base + 26}">${parts.join("")}</svg>`;
+  const short = (text) => (text.length > 42 ? `${text.slice(0, 41)}…` : text);
+  const labels = [...data.names.slice(0, many).map(short), ...texts];
+  place.querySelectorAll("text").forEach((text, k) => { text.textContent = labels[k]; });
+  place.setAttribute("data-shown", `${channel},${chosen}`);
+}
+
+// -------------------------------------------------------------------------------------------- colours
+
+const redraws = []; // what depends on the colours of the page
+const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function theme(documents) {
+  const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+  const ink = colour("--ink"), line = colour("--dim");
+  const wanted = {
+    major_label_text_color: ink, axis_label_text_color: ink, title_text_color: ink, axis_line_color: line,
+    major_tick_line_color: line, minor_tick_line_color: line, text_color: ink,
+  };
+  const set = (model) => model?.setv?.(Object.fromEntries(Object.entries(wanted).filter(([name]) => model.properties?.[name])));
+  for (const { roots } of Object.values(documents).map((one) => ({ roots: one.roots() })))
+    for (const plot of roots.flatMap((root) => root.children ?? [root]))
+      for (const model of [...plot.below, ...plot.left, ...plot.right, ...plot.above, plot.title]) set(model);
+}
+
+function watchTheme(documents) {
+  const apply = () => {
+    document.documentElement.dataset.theme = byId("theme").value;
+    theme(documents);
+    redraws.forEach((redraw) => redraw());
+  };
+  byId("theme").addEventListener("change", apply);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  theme(documents);
+}
+
 embed()
   .then(async (documents) => {
-    if (data.rasters.length) await watchMarkers(documents.markers);
+    watchTheme(documents);
+    for (const entry of document.querySelectorAll("[data-highlight]")) entry.addEventListener("click", () => choose(Number(entry.dataset.highlight)));
+    if (data.rasters.length) {
+      byId("marker").value = String(data.first[0]);
+      byId("marker").addEventListener("change", showHistograms);
+      showHistograms();
+      await watchMarkers(documents.markers);
+    }
     if (documents.map) nameEvents(documents.map);
     if (documents.samples) {
       byId("sampled").addEventListener("change", () => showSamples(documents.samples));

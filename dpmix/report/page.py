@@ -10,9 +10,12 @@ import numpy as np
 
 from dpmix.inputs.events import RESOLUTION
 from dpmix.populations.explored import NAME, explored_of, extended
+from dpmix.populations.outlines import SHARE
+from dpmix.populations.phenotypes import signs
 from dpmix.populations.result import Gating
 from dpmix.populations.support import MAJORITY
 from dpmix.report import templates, type_tables
+from dpmix.report.biaxial import gate_plot, outlined_in, populations_plot
 from dpmix.report.coarseness import caption, coarseness_plot
 from dpmix.report.embedding import MAP_NOTE, map_caption
 from dpmix.report.findings import (
@@ -38,7 +41,7 @@ from dpmix.report.labels import (
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
 from dpmix.report.page_proportions import proportion_plots
-from dpmix.report.pairs import MOST_ELLIPSES
+from dpmix.report.pairs import neighbours, separating_pairs
 from dpmix.report.palette import colour_of, ink
 from dpmix.report.traces import burn_in
 from dpmix.runs.coarseness import choice_of
@@ -97,8 +100,11 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "rows": _rows(gating),
         "channels": gating.short_channels[: len(gating.channels)],
         "raster": raster,
-        "broad": max(560, 330 + 16 * len(gating.channels)),
-        "most_ellipses": MOST_ELLIPSES if gating.n_populations > MOST_ELLIPSES else 0,
+        "panels": _panels(gating),
+        "panels_caption": _panels_caption(gating),
+        "outline_share": f"{SHARE:.0%}",
+        "most_outlined": _most_outlined(gating),
+        "cards": _cards(gating),
         "largest": f" Shown: the {drawn} largest of {gating.n_populations}."
         if drawn < gating.n_populations
         else "",
@@ -152,6 +158,69 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
         for p in range(gating.n_populations)
     ]
     return rows + _explored_row(gating)
+
+
+def _panels(gating: Gating) -> list[str]:
+    """Return the plots of the pairs of markers that separate most."""
+    chosen = separating_pairs(gating)
+    if not chosen:
+        return []
+    both = zip(chosen, outlined_in(gating, chosen), strict=True)
+    return [populations_plot(gating, pair, own) for pair, own in both]
+
+
+def _panels_caption(gating: Gating) -> str:
+    """Return what the plots show."""
+    few = _most_outlined(gating)
+    return (
+        "The pairs of markers that together separate the populations most. Colour: most frequent population of "
+        f"a bin; stronger colours hold more events. Outlines contain {SHARE:.0%} of the events of a population, "
+        f"{f'of the {few} largest, ' if few else ''}in the plots where it stands apart. Click a population to "
+        f"see it alone.{f' Dots: {NAME}.' if gating.exploration else ''}"
+    )
+
+
+def _most_outlined(gating: Gating) -> int:
+    """Return the number of populations with outlines if not all shown have them, else 0."""
+    return gating.rasters.n_outlined if gating.rasters.n_outlined < shown(gating) else 0
+
+
+def _cards(gating: Gating) -> list[dict[str, Any]]:
+    """Return the cards of populations: plots, proportion, levels of all markers and neighbours."""
+    mean, low, high = gating.overall
+    sizes, left_out = gating.sizes.sum(axis=0), gating.left_out
+    levels = signs(gating.quantiles[1], gating.quantiles[3], gating.levels)
+    near = neighbours(gating) if gating.cards else []
+    names = gating.short_channels
+    return [
+        {
+            "index": p,
+            "number": p + 1,
+            "name": label(gating, p, 60).partition(" ")[2],
+            "colour": colour_of(gating, p),
+            "ink": ink(colour_of(gating, p)),
+            "share": "left out" if left_out[p] else percent(mean[p]),
+            "interval": "" if left_out[p] or np.isnan(low[p]) else f"{percent(low[p])} to {percent(high[p])}",
+            "events": f"{sizes[p]:,}",
+            "artefact": gating.artefacts[p] if gating.artefacts else "",
+            "plots": [gate_plot(gating, p, k) for k in range(len(card.plots))],
+            "purity": f"{card.purity:.1%}",
+            "recovered": f"{card.recovered:.1%}",
+            "levels": [
+                (names[d], sign) for d, sign in enumerate(levels[p].tolist()) if sign and sizes[p]
+            ],
+            "neighbours": [
+                {
+                    "number": q + 1,
+                    "colour": colour_of(gating, q),
+                    "ink": ink(colour_of(gating, q)),
+                    "how": f"has {'higher' if higher else 'lower'} {names[d]}",
+                }
+                for q, d, higher in near[p]
+            ],
+        }
+        for p, card in enumerate(gating.cards)
+    ]
 
 
 def _explored_row(gating: Gating) -> list[dict[str, Any]]:
@@ -278,7 +347,7 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
     """Return a description of each plot for screen readers."""
     drawn, modes = shown(gating), len(gating.tree.heights)
     return {
-        "markers": "Density of the events in two markers, coloured by population"
+        "markers": "Events in two markers, coloured by population"
         if raster
         else "Density of the populations in one marker",
         "map": "Map of events by t-SNE, coloured by population",

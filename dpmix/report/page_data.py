@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Ints
 from dpmix.populations.explored import extended
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating
+from dpmix.report.decades import ticks_of
 from dpmix.report.labels import fewest_events, first, label, share_limits, shares, shown
-from dpmix.report.pairs import MOST_ELLIPSES, moments, separating_pairs, separation
+from dpmix.report.pairs import separating_pairs, separation
 from dpmix.report.palette import colour_of, full_count, ink
 
 MOST_POINTS = 1_000  # of the explored cells
@@ -44,7 +45,9 @@ def page_data(gating: Gating) -> dict[str, Any]:
         "scale": [
             float(255.0 * np.log1p(full_count(row)) / top) for row, top in zip(counts, full, strict=True)
         ],
-        "most_ellipses": MOST_ELLIPSES,
+        "outlines": [pack_outlines(rasters, pair) for pair in range(len(pairs))],
+        "histograms": [pack_lines(rows[: shown(gating)]) for rows in rasters.lines],
+        "ticks": [vars(ticks_of(gating, d)) for d in range(len(rasters.edges))],
         "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
         "names": [label(gating, p, 70) for p in range(gating.n_populations)],
         "populations": populations,
@@ -76,17 +79,13 @@ def _farthest(gating: Gating) -> list[int]:
 
 
 def _populations(gating: Gating) -> list[dict[str, Any]]:
-    """Return colour, moments and best pair of channels of each population shown."""
-    means, covariances = moments(gating)
-    pairs, best = gating.rasters.pairs, best_pairs(gating)
+    """Return colour, medians and best pair of channels of each population shown."""
+    best = best_pairs(gating)
     return [
         {
             "colour": colour_of(gating, p),
             "ink": ink(colour_of(gating, p)),
             "best": best[p],
-            "means": _finite(means[p]),
-            "variances": _finite(covariances[p].diagonal()),
-            "covariances": _finite(covariances[p][pairs[:, 0], pairs[:, 1]]),
             "medians": _finite(gating.quantiles[2, p]),
         }
         for p in range(shown(gating))
@@ -136,6 +135,29 @@ def pack_rasters(rasters: Rasters, full: Array) -> list[str]:
         joined = b"".join(plane.tobytes() for plane in planes)
         packed.append(base64.b64encode(zlib.compress(joined, 6)).decode())
     return packed
+
+
+def pack_outlines(rasters: Rasters, pair: int) -> str:
+    """Pack the outlines of a pair of channels as bytes in base64.
+
+    For each population: the number of rings; for each ring the number of its vertices, then x and y of each,
+    in steps of 1/255 of the range of the raster.
+    """
+    low, high = rasters.edges[rasters.pairs[pair]][:, [0, -1]].T
+    packed = bytearray()
+    for rings in rasters.outlines[pair]:
+        packed.append(min(len(rings), 255))
+        for ring in rings[:255]:
+            steps = np.rint(255.0 * (ring - low) / (high - low)).clip(0, 255).astype(np.uint8)
+            packed.append(len(ring))
+            packed += steps.tobytes()
+    return base64.b64encode(packed).decode()
+
+
+def pack_lines(rows: Ints) -> str:
+    """Pack the histograms [P, B] of a channel as bytes in base64, each in steps of 1/255 of its fullest bin."""
+    scaled = np.rint(255.0 * rows / np.maximum(rows.max(axis=1, keepdims=True), 1)).astype(np.uint8)
+    return base64.b64encode(scaled.tobytes()).decode()
 
 
 def _finite(values: Array) -> Any:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bokeh.plotting import figure as Plot
 
 EXPLORED: Any = {"color": "black", "line_color": "white", "line_width": 0.7}  # explored cells as points
+LINE = "#8c8c8c40"  # of grids, on light and dark
 TRACE_POINTS = 20_000  # points of all traces of a quantity together
 
 
@@ -59,7 +60,8 @@ def new_plot(**options: Any) -> Plot:
     plot = figure(**({"sizing_mode": "stretch_width", "tools": "pan,box_zoom,reset,save"} | options))
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
-    plot.grid.grid_line_color = "#e5e5e5"
+    plot.grid.grid_line_color = LINE
+    plot.background_fill_color = plot.border_fill_color = None
     plot.outline_line_color = None
     return plot
 
@@ -110,22 +112,20 @@ def _empty_source(name: str, *columns: str) -> Any:
 
 def _markers(gating: Gating) -> Plot:
     """Return the figure of two markers, which the script of the page fills."""
-    from bokeh.models import ColumnDataSource, Ellipse, LinearAxis
+    from bokeh.models import ColumnDataSource, FixedTicker, LinearAxis
 
     bins = gating.rasters.edges.shape[1] - 1
     plot = _square((0, 1), (0, 1), name="markers")
     plot.toolbar.autohide = False
-    plot.add_layout(LinearAxis(name="across"), "below")
-    plot.add_layout(LinearAxis(name="up"), "left")
+    for name, side in (("across", "below"), ("up", "left")):
+        plot.add_layout(LinearAxis(name=name, ticker=FixedTicker(ticks=[], minor_ticks=[])), side)
     columns: dict[str, Any] = {"image": [np.zeros((bins, bins), np.uint32)], "who": [""], "events": [""]}
     columns |= {"x": [0], "y": [0], "dw": [1], "dh": [1]}
     source = ColumnDataSource(columns, name="bins")
     image = plot.image_rgba("image", x="x", y="y", dw="dw", dh="dh", source=source)
-    add_hover(plot, image, ("population", "@who"), ("events here", "@events"), ("at", "$x{0.00}, $y{0.00}"))
-    shape = ("x", "y", "width", "height", "angle")
-    fields: Any = dict(zip(shape, shape, strict=True))
-    outline = Ellipse(**fields, fill_alpha=0.0, line_color="colour")
-    plot.add_glyph(_empty_source("ellipses", *shape, "colour"), outline)
+    add_hover(plot, image, ("population", "@who"), ("events here", "@events"))
+    outlined = _empty_source("outlines", "x", "y", "colour")
+    plot.multi_line("x", "y", source=outlined, line_color="colour", line_width=2)
     if gating.exploration is not None:
         plot.scatter("x", "y", source=_empty_source("explored", "x", "y"), size=5, **EXPLORED)
     plot.add_glyph(_empty_source("numbers", "x", "y", "text", "colour", "ink"), _number_glyph())
@@ -200,7 +200,7 @@ def _one_marker(gating: Gating) -> Plot:
 
 
 def _heatmap(gating: Gating) -> Plot:
-    from bokeh.models import LinearColorMapper
+    from bokeh.models import ColorBar, FixedTicker, LinearColorMapper
     from bokeh.palettes import Cividis256
 
     cells = heat(gating)
@@ -219,15 +219,35 @@ def _heatmap(gating: Gating) -> Plot:
         "middle": [f"{_number(a)} to {_number(b)}" for a, b in zip(lower, upper, strict=True)],
     }
     plot = new_plot(
-        height=90 + 18 * rows + 6 * min(max(map(len, channels)), 24),
-        x_range=plot_range(-0.5, columns - 0.5),
-        y_range=plot_range(rows - 0.5, -0.5),
+        height=150 + 20 * rows + 6 * min(max(map(len, channels)), 24),
+        max_width=480 + 46 * columns,
+        x_range=plot_range(-0.5 - 0.16 * columns, columns - 0.5),
+        y_range=plot_range(rows - 0.5, -0.5 - max(0.1 * rows, 2.0)),
         tools="save",
         y_axis_location="right",
     )
     mapper = LinearColorMapper(palette=list(Cividis256), low=0.0, high=1.0, nan_color="#dddddd")
     fill: Any = {"field": "level", "transform": mapper}
-    boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
+    boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color=None)
+    side, top = -0.6, -0.7
+    for tree, turned, room in (
+        (cells.row_tree, True, 0.15 * columns),
+        (cells.column_tree, False, 0.9 * max(0.1 * rows, 2.0)),
+    ):
+        places, heights = tree
+        levels = (side if turned else top) - room * heights
+        xs, ys = (levels, places) if turned else (places, levels)
+        plot.multi_line(xs.tolist(), ys.tolist(), line_color=GREY, line_width=1)
+    bar = ColorBar(
+        color_mapper=mapper,
+        ticker=FixedTicker(ticks=[0.0, 0.5, 1.0]),
+        major_label_overrides={0.0: "1%", 0.5: "middle", 1.0: "99%"},
+        title="from the 1% to the 99% quantile of all events in the marker",
+        height=10,
+        width=260,
+        background_fill_color=None,
+    )
+    plot.add_layout(bar, "below")
     tips = (("population", "@who"), ("marker", "@marker"), ("median", "@median"), ("quartiles", "@middle"))
     add_hover(plot, boxes, *tips)
     name_axis(plot.xaxis, [shortened(name, 24) for name in channels])
@@ -261,7 +281,7 @@ def _tree(gating: Gating) -> Plot:
         "levels": drawn.levels.tolist(),
         "places": drawn.positions.tolist(),
         "at": drawn.levels[:, 1],
-        "colour": [colour_of(gating, p) if p >= 0 else "#444444" for p in inside],
+        "colour": [colour_of(gating, p) if p >= 0 else GREY for p in inside],
         "what": [f"parts of {label(gating, p, 60)}" if p >= 0 else "several populations" for p in inside],
     }
     lines = plot.multi_line("levels", "places", source=brackets, line_color="colour", line_width=2)
@@ -280,7 +300,7 @@ def _tree(gating: Gating) -> Plot:
     squares = plot.scatter("x", "y", source=ends, marker="square", size=9, color="colour")
     add_hover(plot, squares, ("population", "@who"), ("modes in this leaf", "@modes"))
     if drawn.floor <= gating.level:
-        plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_width=1.5))
+        plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_color=GREY, line_width=1.5))
     plot.xaxis.ticker = ticks(drawn.floor, top)
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[0000]")
     name_axis(plot.yaxis, dendrogram.leaf_labels(gating, drawn, shares(gating)))
@@ -311,7 +331,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
         x_axis_label=step,
     )
     if grey:
-        plot.add_layout(BoxAnnotation(left=0, right=grey, fill_color="black", fill_alpha=0.07))
+        plot.add_layout(BoxAnnotation(left=0, right=grey, fill_color=GREY, fill_alpha=0.15))
     is_alpha = trace.quantity == "alpha"
     most = int(np.clip(TRACE_POINTS / len(trace.values), 100, 2000))
     for number, values in enumerate(trace.values, 1):

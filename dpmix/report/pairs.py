@@ -1,4 +1,4 @@
-"""Populations in pairs of channels: moments, ellipses, and the pairs that separate the populations.
+"""Populations in pairs of channels: moments, the pairs that separate the populations, and neighbours.
 
 D channels, K components, P populations, Q populations shown, numbered from 0 by size.
 """
@@ -14,8 +14,7 @@ from dpmix.report.labels import shares, shown
 SEEN = 0.75  # probability that a reader sees two separated populations apart in one panel
 MOST_PAIRS = 6  # pairs of channels in the figure
 LEAST_GAIN = 0.02  # by which a further pair must improve the separation
-MOST_ELLIPSES = 20  # drawn together; more would hide the events
-ELLIPSE = float(-2.0 * np.log(0.1))  # squared radius that holds 90% of a bivariate normal
+NEIGHBOURS = 3  # named on a card
 DENSITY_POINTS = 400  # points of a density curve
 
 
@@ -32,13 +31,6 @@ def moments(gating: Gating) -> tuple[Array, Array]:
     off = gating.means - means[gating.components]
     within = gating.covariances + off[:, :, None] * off[:, None, :]
     return means, np.einsum("pk,kij->pij", held, within)
-
-
-def ellipse(covariance: Array) -> tuple[float, float, float]:
-    """Return full width, full height and angle (radians) of the 90% ellipse of a covariance [2, 2]."""
-    spread, axes = np.linalg.eigh(covariance)
-    low, high = 2.0 * np.sqrt(ELLIPSE * np.maximum(spread, 0.0))
-    return float(high), float(low), float(np.arctan2(axes[1, 1], axes[0, 1]))
 
 
 def separation(gating: Gating, pairs: Ints) -> Array:
@@ -107,6 +99,31 @@ def separating_pairs(gating: Gating) -> list[int]:
         chosen.append(pair)
         missed *= 1.0 - apart[pair]
     return chosen
+
+
+def neighbours(gating: Gating) -> list[list[tuple[int, int, bool]]]:
+    """Return the nearest other populations of each population shown, with how they differ most.
+
+    The distance of two populations is that of their middles in the channel in which they differ most, in units
+    of the sum of their quartile ranges.
+
+    Returns
+    -------
+    list of lists of (int, int, bool)
+        Population, channel, and whether it is higher there; the nearest first. None for a population without
+        events.
+    """
+    lower, upper = gating.quantiles[[1, 3], : shown(gating)]
+    middle, width = (lower + upper) / 2.0, np.maximum(upper - lower, np.finfo(float).tiny)
+    found = []
+    for p in range(len(middle)):
+        gaps = (middle - middle[p]) / (width + width[p])
+        distance = np.abs(gaps).max(axis=1)
+        distance[p] = np.nan
+        near = [q for q in np.argsort(distance, kind="stable").tolist() if np.isfinite(distance[q])]
+        most = np.abs(gaps).argmax(axis=1)
+        found.append([(q, int(most[q]), bool(gaps[q, most[q]] > 0)) for q in near[:NEIGHBOURS]])
+    return found
 
 
 def densities(gating: Gating) -> list[tuple[Array, Array]]:
