@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--map",
     "with_map",
     is_flag=True,
-    help="Also draw a t-SNE map of up to 20,000 events (needs 'dpmix-cytometry[map]').",
+    help="Also draw a t-SNE map of up to 5,000 events (needs 'dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",

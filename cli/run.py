@@ -90,6 +90,8 @@ def command(
       dpmix run sample.fcs --types pbmc-t
       dpmix run sample.fcs --channel CD3 --channel CD4 --channel 'CD8*' --seed 7
     """
+    from dpmix.report import embedding
+
     if types is not None:
         from dpmix.inputs.type_table import read_types
 
@@ -106,6 +108,7 @@ def command(
         f"dpmix init {' '.join(map(quoted, files))} --output {quoted(config)}",
         f"dpmix {kind} {quoted(config)} --output {quoted(run)} {options}".rstrip(),
         f"dpmix gate {quoted(run)} --output {quoted(output / GATED)}"
+        + (" --map" if embedding.available() else "")
         + (f" --types {quoted(types)}" if types else ""),
     ]
     write_text(output / COMMANDS, "".join(f"{step}\n" for step in steps))
@@ -200,12 +203,14 @@ def _drift(
 
 
 def _gate(run: Path, folder: Path, types: str | None, threads: int | None, quiet: bool) -> Gating:
+    from dpmix.report import embedding
     from dpmix.report.gate import gate
     from dpmix.runs.display import ProgressDisplay
 
     engine = [] if threads is None else [f"engine.threads={threads}"]
     with ProgressDisplay(quiet):
-        return gate(run, folder, types=types, engine=engine, overwrite=True)
+        with_map = embedding.available()
+        return gate(run, folder, types=types, engine=engine, with_map=with_map, overwrite=True)
 
 
 def _summary(found: Gating) -> list[str]:

@@ -46,7 +46,7 @@ def outlines(counts: npt.NDArray[np.integer], edges: tuple[Array, Array]) -> lis
     found: list[Rings] = [()] * len(coarse)
     if not len(own):
         return found
-    first, second = (_smoothers(coarse[own].sum(axis=axis)) for axis in (2, 1))
+    first, second = (smoothers(coarse[own].sum(axis=axis), 2) for axis in (2, 1))
     smooth = first @ coarse[own] @ second.transpose(0, 2, 1)
     levels = _levels(smooth)
     start = np.array([ends[0] for ends in edges])
@@ -68,11 +68,18 @@ def _coarser(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     return added
 
 
-def _smoothers(line: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def smoothers(line: npt.NDArray[np.floating], n_channels: int) -> npt.NDArray[np.float32]:
     """Return the matrix that smooths each population along one channel, float32 [P, B, B].
 
-    `line` has the events of each bin, float32 [P, B]. The spread is the lesser of standard deviation and
-    quartile distance / 1.349, so that few events far away do not blur an outline.
+    The spread is the lesser of standard deviation and quartile distance / 1.349, so that few events far away
+    do not blur an outline.
+
+    Parameters
+    ----------
+    line : float [P, B]
+        Events of each population in each bin; some in every population.
+    n_channels : int
+        Number of channels that are smoothed, for the bandwidth.
     """
     places = np.arange(line.shape[1])
     total = line.sum(axis=1)
@@ -81,7 +88,7 @@ def _smoothers(line: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     reached = line.cumsum(axis=1) / total[:, None]
     quartiles = [(reached < q).sum(axis=1) for q in (0.25, 0.75)]
     middle = (quartiles[1] - quartiles[0] + 1) / 1.349
-    width = np.maximum(np.minimum(sd, middle) * total ** (-1 / 6), NARROWEST)
+    width = np.maximum(np.minimum(sd, middle) * total ** (-1 / (4 + n_channels)), NARROWEST)
     kernel = np.exp(-0.5 * ((places[:, None] - places) / width[:, None, None]) ** 2)
     scaled: npt.NDArray[np.float32] = (kernel / kernel.sum(axis=1, keepdims=True)).astype(np.float32)
     return scaled

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare, gated_samples, unread_gates
 from dpmix.populations.hierarchy import find_hierarchy, unions_of
-from dpmix.populations.result import Gating
+from dpmix.populations.result import Gating, Map
 from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
 from dpmix.report import embedding, findings, tables
@@ -112,8 +114,26 @@ class Additions:
         asked = {"map": self.with_map, "gates": self.strategy, "compare": self.manual is not None}
         return tuple(name for name, wanted in asked.items() if wanted)
 
+    @contextmanager
+    def drawing_map(
+        self, task: Task, population: npt.NDArray[np.int32]
+    ) -> Iterator[Callable[[], Map | None]]:
+        """Draw the map in a thread of its own while other files are written.
+
+        Yields
+        ------
+        callable
+            Waits for the map and returns it; None if none was asked for.
+        """
+        if not self.with_map:
+            yield lambda: None
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="map") as pool:
+            own = task.events.values, population, task.config.seed
+            yield pool.submit(embedding.make_map, *own).result
+
     def add(self, task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
-        """Compute the results, write their tables, and return the gating with them.
+        """Compute the results but the map, write their tables, and return the gating with them.
 
         Parameters
         ----------
@@ -133,9 +153,6 @@ class Additions:
             gating = replace(gating, comparison=compared, warnings=warnings)
         if gating.exploration:
             tables.write_explored(folder / EXPLORED, gating)
-        if self.with_map:
-            shown = embedding.make_map(task.events.values, population, task.config.seed)
-            gating = replace(gating, map=shown)
         return gating
 
 

@@ -26,7 +26,8 @@ from dpmix.report.palette import colour_of, ink, strength
 
 LEFT, BOTTOM, EDGE = 46.0, 42.0, 8.0  # margins of a plot, in its units
 STEPS = 5  # darknesses of a colour in an image with up to 255 / STEPS populations
-VISIBLE = 0.35  # share of a population in its own colour, from which a plot shows its outline
+VISIBLE = 0.5  # share of a population in its own colour, from which a plot shows its outline
+MOST_POINTS = 300  # of the explored cells
 GREYS = 24  # darknesses of grey and of one colour
 
 
@@ -57,10 +58,13 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
         for p, place in zip(own, spread_out(points, np.array([0.075, 0.062])), strict=True)
     ]
     image = frame.image(raster_png(gating, pair))
+    if gating.exploration is not None:
+        every = -(-len(gating.exploration.values) // MOST_POINTS) or 1
+        lines.append(frame.dots(gating.exploration.values[::every, [x, y]]))
     return frame.svg([image, *lines, *numbers], f"Events in {frame.names}, coloured by population")
 
 
-def gate_plot(gating: Gating, population: int, number: int, size: float = 250.0) -> str:
+def gate_plot(gating: Gating, population: int, number: int, size: float = 220.0) -> str:
     """Return a plot of a population's card: events in grey, its own in its colour, and its gate."""
     plot = gating.cards[population].plots[number]
     frame = _Frame(gating, *plot.gate.channels, size)
@@ -87,8 +91,10 @@ def outlined_in(gating: Gating, chosen: Sequence[int]) -> list[list[int]]:
     """
     seen = gating.rasters.visible[list(chosen)][:, : shown(gating)]
     best = seen.argmax(axis=0)
+    judged = list(range(seen.shape[1], shown(gating)))  # cells found by judging: a number without an outline
     return [
         [p for p in range(seen.shape[1]) if seen[k, p] >= VISIBLE or (best[p] == k and seen[k, p] > 0.0)]
+        + judged
         for k in range(len(chosen))
     ]
 
@@ -113,11 +119,6 @@ class _Frame:
         inside: Array = np.clip((points - self._low) / self._range, 0.03, 0.97)
         return inside
 
-    def _at(self, points: npt.NDArray[np.floating]) -> Array:
-        """Return points [n, 2] in the units of the plot."""
-        share = (np.asarray(points, np.float64) - self._low) / self._range
-        return self._from_shares(share)
-
     def _from_shares(self, share: Array) -> Array:
         return np.stack(
             [LEFT + self._width * share[..., 0], EDGE + self._height * (1.0 - share[..., 1])], axis=-1
@@ -130,13 +131,17 @@ class _Frame:
         )
 
     def outline(self, rings: Rings, population: int, colour: str) -> str:
-        path = " ".join(
-            "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in self._at(ring).tolist()) + "Z" for ring in rings
-        )
+        """Return the rings, kept inside the plot."""
+        drawn = [self._from_shares(np.clip((ring - self._low) / self._range, 0.0, 1.0)) for ring in rings]
+        path = " ".join("M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in ring.tolist()) + "Z" for ring in drawn)
         return (
             f'<g class="outline" data-of="{population}" style="--own:{colour}"><path class="halo" d="{path}"/>'
             f'<path d="{path}"/></g>'
         )
+
+    def dots(self, points: Array) -> str:
+        places = self._from_shares(self.shares(points)).tolist()
+        return f'<path class="dots" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)}"/>'
 
     def number(self, share: Array, population: int, colour: str) -> str:
         x, y = self._from_shares(np.clip(share, 0.03, 0.97)).tolist()

@@ -11,7 +11,7 @@ from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.result import Gating
 
-APART = 0.075  # least distance of labels, as a share of the axis
+APART = 0.1  # least distance of labels, as a share of the axis
 POWERS = range(-3, 10)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpmix.model.mixture import Array
 from dpmix.populations.explored import NAME, extended
+from dpmix.populations.outlines import SHARE
 from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report import traces as trace
+from dpmix.report.biaxial import outlined_in
 from dpmix.report.coarseness import coarseness
 from dpmix.report.comparison_figure import comparison
+from dpmix.report.decades import ticks_of
 from dpmix.report.drawing import (
     figure_with_key,
     log_ticks,
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 1_000  # of the explored cells
-HALO = "#ffffffd0"  # around ellipses
+HALO = "#ffffffd0"  # around outlines
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 ADDED = ("coarseness", "shifts", "map", "gates", "compare")  # of some runs, or on request
 
@@ -135,6 +139,11 @@ def heatmap(gating: Gating) -> Figure:
     axes.tick_params(which="minor", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
+    for tree, turned, place in (
+        (cells.row_tree, True, (-0.07 - 0.5 / columns, 0.0, 0.06, 1.0)),
+        (cells.column_tree, False, (0.0, 1.01, len(gating.channels) / columns, 0.08)),
+    ):
+        _tree_beside(axes, tree, turned, place)
     if gating.state is not None:
         place = len(gating.channels) - 0.5
         axes.axvline(place, color="white", linewidth=5.0)
@@ -149,6 +158,22 @@ def heatmap(gating: Gating) -> Figure:
     return figure
 
 
+def _tree_beside(
+    axes: Axes, tree: tuple[Array, Array], turned: bool, place: tuple[float, float, float, float]
+) -> None:
+    """Draw the tree of rows (turned) or columns of a heatmap in a part of its axes' surroundings."""
+    own = axes.inset_axes(place)
+    own.set_axis_off()
+    for places, heights in zip(*tree, strict=True):
+        own.plot(*((heights, places) if turned else (places, heights)), color=GREY, linewidth=0.7)
+    if turned:
+        own.set_ylim(axes.get_ylim())
+        own.set_xlim(1.02, 0.0)
+    else:
+        own.set_xlim(-0.5, len(tree[0]) + 0.5)
+        own.set_ylim(0.0, 1.02)
+
+
 def pairs(gating: Gating) -> Figure:
     """Draw the density of the events in the pairs of channels that separate the populations."""
     chosen = separating_pairs(gating)
@@ -160,23 +185,24 @@ def pairs(gating: Gating) -> Figure:
     key = [f"{label(gating, p, 50)}" for p in range(shown(gating))]
     figure, body = figure_with_key(3.9 * columns, 3.8 * rows + 0.3, key, columns)
     grid = body.subplots(rows, columns, squeeze=False).ravel()
-    for axes, pair in zip(grid, chosen, strict=False):
-        _density(axes, gating, pair)
+    for axes, pair, own in zip(grid, chosen, outlined_in(gating, chosen), strict=False):
+        _density(axes, gating, pair, own)
     for axes in grid[len(chosen) :]:
         axes.set_axis_off()
     dots = "" if gating.exploration is None else f". Dots: some of the {NAME}"
-    few = f", for the {MOST_ELLIPSES} largest" if gating.n_populations > MOST_ELLIPSES else ""
+    outlined = gating.rasters.n_outlined
+    few = f" (the {outlined} largest)" if outlined < shown(gating) else ""
     title = (
-        "Colour: most frequent population of each bin; darker bins hold more events. Ellipses: 90% of a "
-        f"normal with the population's mean and covariance{few}{only_the_largest(gating)}{dots}"
+        "Colour: most frequent population of each bin; darker bins hold more events. Outlines: "
+        f"{SHARE:.0%} of the events of a population{few}, where it stands apart"
+        f"{only_the_largest(gating)}{dots}"
     )
     body.suptitle(textwrap.fill(title, 60 * columns), fontsize=9, x=0.01, ha="left")
     return figure
 
 
-def _density(axes: Axes, gating: Gating, pair: int) -> None:
-    """Draw one panel: coloured raster, ellipses and numbers."""
-    from matplotlib.patches import Ellipse
+def _density(axes: Axes, gating: Gating, pair: int, outlined: Sequence[int]) -> None:
+    """Draw one panel: coloured raster, outlines and numbers."""
     from matplotlib.patheffects import withStroke
 
     rasters = gating.rasters
@@ -187,23 +213,22 @@ def _density(axes: Axes, gating: Gating, pair: int) -> None:
     axes.imshow(image, origin="lower", extent=ends, aspect="auto", interpolation="nearest")
     axes.set_xlim(*ends[:2])
     axes.set_ylim(*ends[2:])
+    for axis, channel in ((axes.xaxis, int(x)), (axes.yaxis, int(y))):
+        own = ticks_of(gating, channel)
+        axis.set_ticks(own.places, own.texts)
+        axis.set_ticks(own.minor, minor=True)
     names = gating.short_channels
     axes.set_xlabel(shortened(names[x], 40))
     axes.set_ylabel(shortened(names[y], 40))
     if gating.exploration is not None:
-        own = gating.exploration.values[:: -(-len(gating.exploration.values) // MOST_POINTS) or 1]
-        axes.plot(own[:, x], own[:, y], "o", color="black", markersize=2.0, mec="white", mew=0.3)
-    means, covariances = moments(gating)
-    for population in np.flatnonzero(np.isfinite(means[:MOST_ELLIPSES, 0])).tolist():
-        place = [x, y]
-        width, height, angle = ellipse(covariances[population][np.ix_(place, place)])
-        centre = float(means[population, x]), float(means[population, y])
-        patch = Ellipse(centre, width, height, angle=np.degrees(angle), fill=False)
-        patch.set(edgecolor=colour_of(gating, population), linewidth=0.9)
-        patch.set_path_effects([withStroke(linewidth=1.8, foreground=HALO)])
-        axes.add_patch(patch)
-    medians = gating.quantiles[2, : shown(gating)][:, [x, y]]
-    there = np.flatnonzero(np.isfinite(medians).all(axis=1))
+        own_cells = gating.exploration.values[:: -(-len(gating.exploration.values) // MOST_POINTS) or 1]
+        axes.plot(own_cells[:, x], own_cells[:, y], "o", color="black", markersize=2.0, mec="white", mew=0.3)
+    for population in outlined:
+        for ring in rasters.outlines[pair][population] if population < rasters.n_outlined else ():
+            (line,) = axes.plot(*np.append(ring, ring[:1], axis=0).T, color=colour_of(gating, population))
+            line.set(linewidth=1.0, path_effects=[withStroke(linewidth=2.2, foreground=HALO)])
+    medians = gating.quantiles[2][:, [x, y]]
+    there = np.array([p for p in outlined if np.isfinite(medians[p]).all()], np.int64)
     number_populations(axes, gating, there, medians[there], ends)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from dpmix.populations.cut import require_cut
 from dpmix.populations.decisions import read_decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.new_samples import fit_sample
-from dpmix.populations.result import Gating
+from dpmix.populations.result import Gating, Map
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
@@ -168,16 +168,9 @@ def gate(
     for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
         if warning:
             log.warning("%s", warning)
-    gating = asked.add(task, gating, population, folder)
-    cards = find_cards(
-        task.events,
-        population,
-        gating.n_populations,
-        shown(gating),
-        gating.rasters.edges,
-        task.config.seed,
-    )
-    return _write_report(task, found, replace(gating, cards=cards), folder)
+    with asked.drawing_map(task, population) as finished_map:
+        gating = asked.add(task, gating, population, folder)
+        return _write_report(task, found, _with_cards(task, gating, population), folder, finished_map)
 
 
 def predict(
@@ -372,7 +365,16 @@ def _write_events(
     return gating, summary.population
 
 
-def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) -> Gating:
+def _with_cards(task: Task, gating: Gating, population: npt.NDArray[np.int32]) -> Gating:
+    """Return the gating with the plots of the cards of its populations."""
+    edges, seed = gating.rasters.edges, task.config.seed
+    cards = find_cards(task.events, population, gating.n_populations, shown(gating), edges, seed)
+    return replace(gating, cards=cards)
+
+
+def _write_report(
+    task: Task, found: Populations, gating: Gating, folder: Path, finished_map: Callable[[], Map | None]
+) -> Gating:
     """Write tables, aligned draws, figures and the report; return the gating."""
     tables.write_sample_draws(folder, gating)
     tables.write_tables(folder, gating, task.events.scaling.means, task.events.scaling.sds)
@@ -387,6 +389,9 @@ def _write_report(task: Task, found: Populations, gating: Gating, folder: Path) 
             log.warning("%s", warning)
 
     figures.write_figures(folder / "figures", gating, run, mixing)
+    if (drawn_map := finished_map()) is not None:
+        gating = replace(gating, map=drawn_map)
+        figures.write_figures(folder / "figures", gating, run, mixing, ["map"])
     page.write_report(folder / "report.html", gating, run, mixing)
     return gating
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,19 @@ def title(gating: Named, population: int, width: int) -> str:
     """Return the name that a population was given, or its phenotype, in at most `width` characters."""
     name = gating.names[population] if gating.names else ""
     return shortened(name, width) if name else phenotype(gating, population, width)
+
+
+def short_samples(samples: Sequence[str], width: int = 24) -> list[str]:
+    """Return names of samples without the words that all begin or end with, in at most `width` characters."""
+    words = [re.findall(r"[^\W_]+|[\W_]", name) for name in samples]
+    start = end = 0
+    least = min(map(len, words), default=0) if len(words) > 1 else 0
+    while start < least - 1 and len({own[start] for own in words}) == 1:
+        start += 1
+    while end < least - 1 - start and len({own[-1 - end] for own in words}) == 1:
+        end += 1
+    short = ["".join(own[start : len(own) - end]).strip(" _-.") for own in words]
+    return [shortened(own or name, width) for own, name in zip(short, samples, strict=True)]
 
 
 def named_channels(channels: Sequence[str], gate: Gate) -> str:

@@ -83,16 +83,16 @@ function tooltips(steps, populations, swapped, full) {
   return { who, events };
 }
 
-// Return the rings of each population's outline in a pair of channels, as shares of the two ranges.
+// Return the share of each population in its own colour, and the rings of its outline in a pair of channels, as shares of the two ranges.
 const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 function ringsOf(pair, swapped) {
   const bytes = bytesOf(data.outlines[pair]), found = [];
   for (let at = 0; at < bytes.length;) {
-    const rings = [];
+    const rings = { visible: bytes[at++] / 255, all: [] };
     for (let ring = bytes[at++]; ring > 0; ring--) {
       const many = bytes[at++], points = [];
       for (let k = 0; k < many; k++, at += 2) points.push(swapped ? [bytes[at + 1] / 255, bytes[at] / 255] : [bytes[at] / 255, bytes[at + 1] / 255]);
-      rings.push([...points, points[0]]);
+      rings.all.push([...points, points[0]]);
     }
     found.push(rings);
   }
@@ -106,8 +106,8 @@ function outlines(across, up, pair, only) {
   const [left, right, bottom, top] = [...data.ranges[across], ...data.ranges[up]];
   const rings = ringsOf(pair, across > up);
   data.populations.forEach((population, p) => {
-    if (only >= 0 && p !== only) return;
-    for (const ring of rings[p] ?? []) {
+    if (only >= 0 ? p !== only : (rings[p]?.visible ?? 0) < data.apart) return;
+    for (const ring of rings[p]?.all ?? []) {
       found.x.push(ring.map(([x]) => left + x * (right - left)));
       found.y.push(ring.map(([, y]) => bottom + y * (top - bottom)));
       found.colour.push(population.colour);
@@ -246,7 +246,7 @@ function showHistograms() {
   parts.push(`<path class="axes" style="fill:none;stroke:var(--dim)" d="M${left} ${base}h${width}${marks.join("")}"/>`);
   parts.push(...places.map((x) => `<text x="${across(x).toFixed(1)}" y="${base + 20}" text-anchor="middle"></text>`));
   place.innerHTML = `<svg viewBox="0 0 ${left + width + 10} ${base + 26}">${parts.join("")}</svg>`;
-  const short = (text) => (text.length > 42 ? `${text.slice(0, 41)}…` : text);
+  const short = (text) => (text.length > 38 ? `${text.slice(0, 37)}…` : text);
   const labels = [...data.names.slice(0, many).map(short), ...texts];
   place.querySelectorAll("text").forEach((text, k) => { text.textContent = labels[k]; });
   place.setAttribute("data-shown", `${channel},${chosen}`);
@@ -264,7 +264,8 @@ function theme(documents) {
     major_label_text_color: ink, axis_label_text_color: ink, title_text_color: ink, axis_line_color: line,
     major_tick_line_color: line, minor_tick_line_color: line, text_color: ink,
   };
-  const set = (model) => model?.setv?.(Object.fromEntries(Object.entries(wanted).filter(([name]) => model.properties?.[name])));
+  const has = (model, name) => model.properties?.[name] && model[name] !== null; // null: not drawn
+  const set = (model) => model?.setv?.(Object.fromEntries(Object.entries(wanted).filter(([name]) => has(model, name))));
   for (const { roots } of Object.values(documents).map((one) => ({ roots: one.roots() })))
     for (const plot of roots.flatMap((root) => root.children ?? [root]))
       for (const model of [...plot.below, ...plot.left, ...plot.right, ...plot.above, plot.title]) set(model);

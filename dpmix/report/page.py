@@ -83,7 +83,7 @@ def render(gating: Gating, run: Run, mixing: list[Mixing]) -> str:
 
 def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     """Return everything that the template shows except the plots."""
-    drawn = shown(gating)
+    drawn, several = shown(gating), len(gating.samples) > 1
     raster = len(gating.rasters.pairs) > 0
     return {
         "title": f"Cell populations of {Path(gating.run).name}",
@@ -109,7 +109,8 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         if drawn < gating.n_populations
         else "",
         "map_caption": " ".join((map_caption(gating, gating.map), *MAP_NOTE)) if gating.map else "",
-        "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}.",
+        "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}."
+        + (" Small dots: the samples, in file order from top to bottom; hover to see a name." if several else ""),
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
@@ -165,6 +166,7 @@ def _panels(gating: Gating) -> list[str]:
     chosen = separating_pairs(gating)
     if not chosen:
         return []
+    gating = extended(gating)
     both = zip(chosen, outlined_in(gating, chosen), strict=True)
     return [populations_plot(gating, pair, own) for pair, own in both]
 

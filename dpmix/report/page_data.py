@@ -11,8 +11,10 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.explored import extended
+from dpmix.populations.outlines import smoothers
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating
+from dpmix.report.biaxial import VISIBLE
 from dpmix.report.decades import ticks_of
 from dpmix.report.labels import fewest_events, first, label, share_limits, shares, shown
 from dpmix.report.pairs import separating_pairs, separation
@@ -46,6 +48,7 @@ def page_data(gating: Gating) -> dict[str, Any]:
             float(255.0 * np.log1p(full_count(row)) / top) for row, top in zip(counts, full, strict=True)
         ],
         "outlines": [pack_outlines(rasters, pair) for pair in range(len(pairs))],
+        "apart": VISIBLE,
         "histograms": [pack_lines(rows[: shown(gating)]) for rows in rasters.lines],
         "ticks": [vars(ticks_of(gating, d)) for d in range(len(rasters.edges))],
         "first": pairs[chosen[0]].tolist() if chosen else [0, 0],
@@ -140,12 +143,14 @@ def pack_rasters(rasters: Rasters, full: Array) -> list[str]:
 def pack_outlines(rasters: Rasters, pair: int) -> str:
     """Pack the outlines of a pair of channels as bytes in base64.
 
-    For each population: the number of rings; for each ring the number of its vertices, then x and y of each,
+    For each population: the share of its events in bins of its own, in steps of 1/255; the number of rings; for
+    each ring the number of its vertices, then x and y of each,
     in steps of 1/255 of the range of the raster.
     """
     low, high = rasters.edges[rasters.pairs[pair]][:, [0, -1]].T
     packed = bytearray()
-    for rings in rasters.outlines[pair]:
+    for rings, seen in zip(rasters.outlines[pair], rasters.visible[pair].tolist(), strict=False):
+        packed.append(round(255 * seen))
         packed.append(min(len(rings), 255))
         for ring in rings[:255]:
             steps = np.rint(255.0 * (ring - low) / (high - low)).clip(0, 255).astype(np.uint8)
@@ -155,8 +160,9 @@ def pack_outlines(rasters: Rasters, pair: int) -> str:
 
 
 def pack_lines(rows: Ints) -> str:
-    """Pack the histograms [P, B] of a channel as bytes in base64, each in steps of 1/255 of its fullest bin."""
-    scaled = np.rint(255.0 * rows / np.maximum(rows.max(axis=1, keepdims=True), 1)).astype(np.uint8)
+    """Pack the smoothed histograms [P, B] of a channel as bytes in base64, in steps of 1/255 of their peaks."""
+    smooth = np.einsum("pij,pj->pi", smoothers(np.maximum(rows, 1e-9), 1), rows)
+    scaled = np.rint(255.0 * smooth / np.maximum(smooth.max(axis=1, keepdims=True), 1e-9)).astype(np.uint8)
     return base64.b64encode(scaled.tobytes()).decode()
 
 

@@ -13,6 +13,7 @@ from dpmix.report.labels import shares, shown
 
 SEEN = 0.75  # probability that a reader sees two separated populations apart in one panel
 MOST_PAIRS = 6  # pairs of channels in the figure
+ROW = 3  # pairs next to each other: a row that is begun is filled
 LEAST_GAIN = 0.02  # by which a further pair must improve the separation
 NEIGHBOURS = 3  # named on a card
 DENSITY_POINTS = 400  # points of a density curve
@@ -77,7 +78,7 @@ def separating_pairs(gating: Gating) -> list[int]:
     A reader sees two populations apart in one panel with probability `SEEN` times their separation there.
     Each step adds the pair of channels that most increases the probability of seeing them apart in any panel,
     averaged over all pairs of populations with the geometric mean of their shares as weight. The choice ends
-    when the gain is below 2%.
+    when the gain is below 2% and a row of the figure is full.
     """
     pairs = gating.rasters.pairs
     if not len(pairs):
@@ -94,7 +95,8 @@ def separating_pairs(gating: Gating) -> list[int]:
         gains = apart @ (missed * weights)
         gains[chosen] = 0.0
         pair = int(np.argmax(gains))
-        if chosen and gains[pair] < LEAST_GAIN * weights.sum():
+        full = len(chosen) == 1 or len(chosen) % ROW == 0
+        if chosen and full and gains[pair] < LEAST_GAIN * weights.sum():
             break
         chosen.append(pair)
         missed *= 1.0 - apart[pair]

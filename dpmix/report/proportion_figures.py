@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.populations.result import Gating
-from dpmix.report.drawing import figure_with_key, new_figure, percent_axis
+from dpmix.report.drawing import new_figure, percent_axis
 from dpmix.report.labels import (
     estimate_note,
     fewest_events,
@@ -15,6 +15,7 @@ from dpmix.report.labels import (
     label,
     only_the_largest,
     share_limits,
+    short_samples,
     shortened,
     shown,
 )
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_IN_ROWS = 6  # samples drawn in one panel; for more, each population has a panel
-MOST_IN_KEY = 60  # samples whose names are listed below the panels
+MOST_NAMED = 60  # samples whose names stand below the panels
 # Colours and marks of samples in one panel: distinguishable by lightness and by shape.
 SAMPLES = ("#111111", "#8a3b00", "#00688b", "#7a5195", "#b8860b", "#5f9e6e")
 MARKERS = "osD^vP"
@@ -81,9 +82,9 @@ def _panels(gating: Gating) -> Figure:
     bottom, top = share_limits(estimates, fewest_events(gating))
     columns = min(4, drawn)
     rows = -(-drawn // columns)
-    key = [f"{n}: {shortened(name, 44)}" for n, name in enumerate(gating.samples, 1)]
-    figure, body = figure_with_key(3.0 * columns, 1.25 * rows + 0.5, key if samples <= MOST_IN_KEY else [], 3)
-    grid = body.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    named = short_samples(gating.samples) if samples <= MOST_NAMED else []
+    figure = new_figure(max(3.0, 0.11 * len(named)) * columns, 1.25 * rows + 0.5 + 0.06 * max(map(len, named), default=0))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     numbers = np.arange(1, samples + 1)
     for population, axes in enumerate(grid):
         if population >= drawn:
@@ -105,6 +106,9 @@ def _panels(gating: Gating) -> Figure:
         axes.set_axisbelow(True)
     grid[0].set_ylim(bottom, top)
     percent_axis(grid[0], "y")
-    body.supxlabel("sample, in file order", fontsize=8)
-    body.supylabel(f"proportion: {estimate_note(gating)}{only_the_largest(gating)}", fontsize=8)
+    for axes in grid[max(drawn - columns, 0) : drawn] if named else ():
+        axes.set_xticks(numbers, named, rotation=90, fontsize=5.5)
+        axes.tick_params(labelbottom=True)
+    figure.supxlabel("sample, in file order", fontsize=8)
+    figure.supylabel(f"proportion: {estimate_note(gating)}{only_the_largest(gating)}", fontsize=8)
     return figure
