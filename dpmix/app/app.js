@@ -105,8 +105,8 @@ async function open(run) {
   byId("note").textContent = `Support: share of the draws that have the population. To choose a colour, right click on a number, or press c on it. ${opened.warnings.join(" ")}`;
   const names = opened.channels.map((name, c) => [name, c]);
   for (let k = 0; k < plots; k++) {
-    const [a, b] = [(2 * k) % names.length, (2 * k + 1) % names.length];
-    [[`across${k}`, a], [`up${k}`, a === b ? 0 : b]].forEach(([id, at]) => {
+    const [a, b] = opened.pairs[k % opened.pairs.length] ?? [0, 0]; // those that separate the populations
+    [[`across${k}`, a], [`up${k}`, b]].forEach(([id, at]) => {
       byId(id).replaceChildren(...names.map(([name, c]) => new Option(name, c, false, c === at)));
     });
   }
@@ -169,7 +169,11 @@ async function start() {
   byId("begin").ontoggle = () => { if (byId("begin").open) guarded(async () => { await showFiles(); await showProgress(); }); };
   if (!runs.length) await showFiles();
   byId("run").onchange = () => guarded(async () => { followed = ""; if (byId("begin").open) await showProgress(); await open(byId("run").value); });
-  byId("show").onclick = () => guarded(() => { byId("run").value = ofProgress(); return open(byId("run").value); });
+  byId("show").onclick = () => guarded(async () => {
+    byId("run").value = ofProgress();
+    await open(byId("run").value);
+    byId("work").scrollIntoView({ behavior: "smooth" });
+  });
   byId("resume").onclick = () => started(() => ask("resume", { run: ofProgress() }));
   byId("fit").onsubmit = (event) => {
     event.preventDefault();

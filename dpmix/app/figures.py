@@ -22,7 +22,7 @@ def figures(n_pairs: int) -> dict[str, Any]:
 
 def _pair(number: int) -> Any:
     """Return the figure of two channels; an image of the density in colours of the populations."""
-    from bokeh.models import ColumnDataSource, Range1d
+    from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 
     plot = new_plot(
         name=f"pair{number}",
@@ -37,6 +37,8 @@ def _pair(number: int) -> Any:
     plot.toolbar.autohide = False
     plot.toolbar.active_scroll = None
     plot.grid.visible = False
+    for axis in (plot.xaxis, plot.yaxis):
+        axis.ticker = FixedTicker(ticks=[], minor_ticks=[])
     columns: dict[str, Any] = {"image": [np.zeros((BINS, BINS), np.uint32)]}
     columns |= {"x": [0], "y": [0], "dw": [1], "dh": [1]}
     source = ColumnDataSource(columns, name=f"image{number}")

@@ -12,6 +12,7 @@ from base64 import b64encode
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ from dpmix.populations.result import interval
 from dpmix.populations.support import support
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.tree import Tree
+from dpmix.report.decades import axis_ticks
 from dpmix.report.dendrogram import dendrogram
-from dpmix.report.labels import ticks
+from dpmix.report.labels import MOST_POPULATIONS, ticks
+from dpmix.report.pairs import choose_pairs, separation_of
 from dpmix.report.palette import colour, ink
 from dpmix.runs.layout import subset_rows
 from dpmix.system.console import percent
@@ -49,6 +52,7 @@ from dpmix.system.threads import one_thread
 
 EVENTS = 50_000
 """Most events of the densities, evenly spaced over all events."""
+PLOTS = 4  # of two channels
 ENDS = (0.001, 0.999)  # quantiles of the events; an axis has a margin beyond them, as in the report
 
 
@@ -168,8 +172,8 @@ class _Cut:
     n_populations: int
 
 
-def opened(live: Live) -> dict[str, Any]:
-    """Return what the page shows of a run and does not depend on decisions."""
+def opened(live: Live, decisions: Decisions) -> dict[str, Any]:
+    """Return what the page shows of a run and does not follow decisions; the first plots are of the last ones."""
     run, events = live.task.run, live.task.events
     edges = grid(*np.quantile(live.values, ENDS, axis=0))
     levels = live.forest.tree.levels
@@ -179,6 +183,11 @@ def opened(live: Live) -> dict[str, Any]:
         "events": len(live.values),
         "all_events": len(events.values),
         "ranges": edges[:, [0, -1]].round(5).tolist(),
+        "ticks": [
+            vars(axis_ticks(transform, *ends))
+            for transform, ends in zip(events.scaling.transforms, edges[:, [0, -1]].tolist(), strict=True)
+        ],
+        "pairs": first_pairs(live, decisions),
         "draws": len(live.forest.draws),
         "kind": run.kind,
         "most": int((levels > 0.0).sum()) + 1,
@@ -188,6 +197,23 @@ def opened(live: Live) -> dict[str, Any]:
         "planned": run.draws,
         "notes": live.notes,
     }
+
+
+def first_pairs(live: Live, decisions: Decisions) -> list[list[int]]:
+    """Return up to `PLOTS` pairs of channels that separate the populations of the events, best first."""
+    population = population_of_events(live, decide.decided(live.forest, decisions))
+    many = live.values.shape[1]
+    pairs = np.array(list(combinations(range(many), 2)), np.int64).reshape(-1, 2)
+    sizes = np.bincount(population)
+    with_spread = np.flatnonzero(sizes > many)[:MOST_POPULATIONS]
+    if len(pairs) == 0 or len(with_spread) < 2:
+        return pairs[:PLOTS].tolist()
+    own = [live.values[population == p].astype(np.float64) for p in with_spread]
+    means = np.array([each.mean(axis=0) for each in own])
+    covariances = np.array([np.cov(each.T) for each in own])
+    apart = separation_of(means, covariances, pairs)
+    chosen = choose_pairs(apart, sizes[with_spread] / sizes.sum(), PLOTS, PLOTS)
+    return pairs[chosen].tolist()
 
 
 def inside(live: Live, path: Path) -> str:

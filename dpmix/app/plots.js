@@ -109,6 +109,13 @@ function summary({ population }, mark) {
     (all ? parts.map(([n, p]) => `${titleOf(p)} ${share(n, all)}`).join("; ") : "");
 }
 
+function showTicks(axis, channel) {
+  const { places, texts, minor } = state.opened.ticks[channel];
+  axis.major_label_overrides = new Map(places.map((place, k) => [place, texts[k]]));
+  axis.ticker.setv({ ticks: places, minor_ticks: minor });
+  axis.axis_label = plain(state.opened.channels[channel]);
+}
+
 function drawPair(k, events, mark) {
   const [across, up] = axesOf(k);
   const figure = models[`pair${k}`], source = figure.document.get_model_by_name(`image${k}`);
@@ -118,8 +125,8 @@ function drawPair(k, events, mark) {
     figure.tags = [pair];
     figure.x_range.setv({ start: left, end: right, reset_start: left, reset_end: right });
     figure.y_range.setv({ start: bottom, end: top, reset_start: bottom, reset_end: top });
-    figure.below[0].axis_label = plain(state.opened.channels[across]);
-    figure.left[0].axis_label = plain(state.opened.channels[up]);
+    showTicks(figure.below[0], across);
+    showTicks(figure.left[0], up);
   }
   const { pixels, shape, ...place } = events === points ? pointsImage(k)
     : { pixels: shades(column(across), column(up), left, right, bottom, top, mark), shape: [bins, bins], x: left, y: bottom, dw: right - left, dh: top - bottom };

@@ -61,7 +61,8 @@ class Workspace(Folder):
             one = self._live(run, again=True)
             shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
             shown |= {"counts": counting.is_quick(one), "points": points.number(one)}
-            return shown | live.opened(one) | {"view": live.view(one, live.decisions_of(one))}
+            made = live.decisions_of(one)
+            return shown | live.opened(one, made) | {"view": live.view(one, made)}
 
     def values(self, run: str) -> bytes:
         """Return the events of the densities, float32 [D, M]."""

@@ -67,15 +67,17 @@ def figure_with_key(width: float, height: float, lines: list[str], columns: int)
     return figure, body
 
 
-def name_population(axes: Axes, x: float, y: float, gating: Gating, population: int) -> None:
-    """Write the number of a population on its colour, and its phenotype, to the right of a point."""
+def name_population(
+    axes: Axes, x: float, y: float, gating: Gating, population: int, note: str = ""
+) -> None:
+    """Write the number of a population on its colour, its phenotype and a note, to the right of a point."""
     own = colour_of(gating, population)
     style: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
     box = {"boxstyle": "round,pad=0.2", "facecolor": own, "edgecolor": "none"}
     axes.annotate(
         f"{population + 1}", (x, y), (14, 0), ha="center", fontsize=7, color=ink(own), bbox=box, **style
     )
-    axes.annotate(title(gating, population, 48), (x, y), (25, 0), **style)
+    axes.annotate(f"{title(gating, population, 48)}  {note}".rstrip(), (x, y), (25, 0), **style)
 
 
 def number_populations(

@@ -15,7 +15,7 @@ from dpmix.system.extras import require_extra
 from dpmix.system.progress import ProgressLog
 from dpmix.system.threads import one_thread
 
-MOST_EVENTS = 5_000  # takes about 5 seconds on one core
+MOST_EVENTS = 5_000
 PERPLEXITY = 30.0
 MAP_NOTE = (
     "Neighbours are similar in all channels. Distances between islands and sizes of islands have no meaning.",

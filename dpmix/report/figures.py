@@ -129,10 +129,10 @@ def heatmap(gating: Gating) -> Figure:
     axes.set_facecolor("#dddddd")
     axes.set_xticks(range(columns), names)
     axes.tick_params(axis="x", rotation=90)
-    axes.set_yticks(range(rows), [share_text(gating, p) for p in cells.populations])
+    axes.set_yticks([])
     axes.tick_params(length=0)
     for row, population in enumerate(cells.populations):
-        name_population(axes, columns - 0.5, row, gating, population)
+        name_population(axes, columns - 0.5, row, gating, population, share_text(gating, population))
     axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=0.5)
@@ -140,8 +140,8 @@ def heatmap(gating: Gating) -> Figure:
     for side in axes.spines.values():
         side.set_visible(False)
     for tree, turned, place in (
-        (cells.row_tree, True, (-0.07 - 0.5 / columns, 0.0, 0.06, 1.0)),
-        (cells.column_tree, False, (0.0, 1.01, len(gating.channels) / columns, 0.08)),
+        (cells.row_tree, True, (-0.11, 0.0, 0.1, 1.0)),
+        (cells.column_tree, False, (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04)),
     ):
         _tree_beside(axes, tree, turned, place)
     if gating.state is not None:

@@ -48,7 +48,13 @@ def separation(gating: Gating, pairs: Ints) -> Array:
         unknown.
     """
     means, covariances = moments(gating)
-    a, b = np.triu_indices(shown(gating), 1)
+    drawn = shown(gating)
+    return separation_of(means[:drawn], covariances[:drawn], pairs)
+
+
+def separation_of(means: Array, covariances: Array, pairs: Ints) -> Array:
+    """Return the separation of normals with means [Q, D] and covariances [Q, D, D]; see `separation`."""
+    a, b = np.triu_indices(len(means), 1)
     apart = np.empty((len(pairs), len(a)))
     for row, pair in enumerate(pairs):
         mean, own = means[:, pair], covariances[np.ix_(np.arange(len(means)), pair, pair)]
@@ -87,16 +93,32 @@ def separating_pairs(gating: Gating) -> list[int]:
     if not len(a):
         spread = gating.covariances.diagonal(0, 1, 2).mean(axis=0)
         return [int(np.argmax(spread[pairs].sum(axis=1)))]
-    size = shares(gating)
+    return choose_pairs(separation(gating, pairs), shares(gating), MOST_PAIRS)
+
+
+def choose_pairs(separations: Array, size: Array, most: int, row: int = ROW) -> list[int]:
+    """Choose up to `most` pairs of channels as `separating_pairs` does.
+
+    Parameters
+    ----------
+    separations : float64 [pairs, Q (Q - 1) / 2]
+        Result of `separation`.
+    size : float64 [at least Q]
+        Shares of the populations.
+    most, row : int
+        A row of `row` pairs that is begun is filled.
+    """
+    many = round((1.0 + np.sqrt(1.0 + 8.0 * separations.shape[1])) / 2.0)
+    a, b = np.triu_indices(many, 1)
     weights = np.sqrt(size[a] * size[b])
-    apart, missed = SEEN * separation(gating, pairs), np.ones(len(a))
+    apart, missed = SEEN * separations, np.ones(len(a))
     chosen: list[int] = []
-    while len(chosen) < min(MOST_PAIRS, len(pairs)):
+    while len(chosen) < min(most, len(separations)):
         gains = apart @ (missed * weights)
         gains[chosen] = 0.0
         pair = int(np.argmax(gains))
-        full = len(chosen) == 1 or len(chosen) % ROW == 0
-        if chosen and full and gains[pair] < LEAST_GAIN * weights.sum():
+        full = len(chosen) == 1 or len(chosen) % row == 0
+        if chosen and ((full and gains[pair] < LEAST_GAIN * weights.sum()) or pair in chosen):
             break
         chosen.append(pair)
         missed *= 1.0 - apart[pair]
