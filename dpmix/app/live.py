@@ -173,7 +173,7 @@ class _Cut:
 
 
 def opened(live: Live, decisions: Decisions) -> dict[str, Any]:
-    """Return what the page shows of a run and does not follow decisions; the first plots are of the last ones."""
+    """Return what the page shows of a run and does not follow decisions, but for the first plots."""
     run, events = live.task.run, live.task.events
     edges = grid(*np.quantile(live.values, ENDS, axis=0))
     levels = live.forest.tree.levels

@@ -1,8 +1,9 @@
 """The plots of a population on its card in the report: its first two gates, each in two channels.
 
-The gates are searched as those of `dpmix.populations.strategy`, but only the best next gate is kept, and there
-are at most two: the two plots in which the population is found most easily. The second shows the events inside
-the first gate. All counts are those of the sample in which the gates are searched, weighted to all events.
+The gates are searched as those of `dpmix.populations.strategy`, but only the best next gate is kept, and
+there are at most two: the two plots in which the population is found most easily. The second shows the events
+inside the first gate. All counts are those of the sample in which the gates are searched, weighted to all
+events.
 """
 
 from __future__ import annotations
@@ -59,7 +60,12 @@ class Card:
 
 
 def find_cards(
-    events: Events, population: npt.NDArray[np.int32], n_populations: int, n_cards: int, edges: Array, seed: int
+    events: Events,
+    population: npt.NDArray[np.int32],
+    n_populations: int,
+    n_cards: int,
+    edges: Array,
+    seed: int,
 ) -> tuple[Card, ...]:
     """Find the plots of the first populations.
 

@@ -48,7 +48,7 @@ def outlines(counts: npt.NDArray[np.integer], edges: tuple[Array, Array]) -> lis
         return found
     first, second = (smoothers(coarse[own].sum(axis=axis), 2) for axis in (2, 1))
     smooth = first @ coarse[own] @ second.transpose(0, 2, 1)
-    levels = _levels(smooth)
+    levels = _levels(smooth, coarse[own])
     start = np.array([ends[0] for ends in edges])
     width = np.array([ends[-1] - ends[0] for ends in edges])
     for p, density, level in zip(own.tolist(), smooth, levels, strict=True):
@@ -94,12 +94,15 @@ def smoothers(line: npt.NDArray[np.floating], n_channels: int) -> npt.NDArray[np
     return scaled
 
 
-def _levels(smooth: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the density above which `SHARE` of each population lies, float32 [P]."""
-    flat = -np.sort(-smooth.reshape(len(smooth), -1), axis=1)
-    held = flat.cumsum(axis=1)
+def _levels(smooth: npt.NDArray[np.float32], counts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the density above which `SHARE` of the events of each population lie, float32 [P]."""
+    flat, events = smooth.reshape(len(smooth), -1), counts.reshape(len(counts), -1)
+    order = np.argsort(-flat, axis=1)
+    held = np.take_along_axis(events, order, axis=1).cumsum(axis=1)
     last = (held < SHARE * held[:, -1:]).sum(axis=1)
-    return flat[np.arange(len(flat)), np.minimum(last, flat.shape[1] - 1)]
+    rows = np.arange(len(flat))
+    levels: npt.NDArray[np.float32] = flat[rows, order[rows, np.minimum(last, flat.shape[1] - 1)]]
+    return levels
 
 
 def _rings(density: npt.NDArray[np.float32], level: float) -> list[Array]:

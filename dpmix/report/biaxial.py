@@ -22,10 +22,10 @@ from dpmix.populations.strategy import Gate
 from dpmix.report.decades import ticks_of
 from dpmix.report.drawing import spread_out
 from dpmix.report.labels import shortened, shown
-from dpmix.report.palette import colour_of, ink, strength
+from dpmix.report.palette import PALETTE, colour_of, ink, strength
 
 LEFT, BOTTOM, EDGE = 46.0, 42.0, 8.0  # margins of a plot, in its units
-STEPS = 5  # darknesses of a colour in an image with up to 255 / STEPS populations
+STEPS = 5  # darknesses of a colour in an image of many populations; twice as many of few
 VISIBLE = 0.5  # share of a population in its own colour, from which a plot shows its outline
 MOST_POINTS = 300  # of the explored cells
 GREYS = 24  # darknesses of grey and of one colour
@@ -135,8 +135,8 @@ class _Frame:
         drawn = [self._from_shares(np.clip((ring - self._low) / self._range, 0.0, 1.0)) for ring in rings]
         path = " ".join("M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in ring.tolist()) + "Z" for ring in drawn)
         return (
-            f'<g class="outline" data-of="{population}" style="--own:{colour}"><path class="halo" d="{path}"/>'
-            f'<path d="{path}"/></g>'
+            f'<g class="outline" data-of="{population}" style="--own:{colour}">'
+            f'<path class="halo" d="{path}"/><path d="{path}"/></g>'
         )
 
     def dots(self, points: Array) -> str:
@@ -175,8 +175,8 @@ class _Frame:
         across, up = (escape(name) for name in self._names)
         middle = EDGE + self._height / 2
         names = (
-            f'<text class="axis" x="{LEFT + self._width / 2:g}" y="{base + 36:g}" text-anchor="middle">{across}'
-            f'</text><text class="axis" x="0" y="0" text-anchor="middle" '
+            f'<text class="axis" x="{LEFT + self._width / 2:g}" y="{base + 36:g}" text-anchor="middle">'
+            f'{across}</text><text class="axis" x="0" y="0" text-anchor="middle" '
             f'transform="translate(12 {middle:g}) rotate(-90)">{up}</text>'
         )
         size = f"{self._size:g}"
@@ -192,18 +192,13 @@ def raster_png(gating: Gating, pair: int) -> str:
     A bin has the colour of its most frequent population, more transparent for fewer events.
     """
     rasters = gating.rasters
-    counts, populations = rasters.counts[pair], rasters.populations[pair].astype(np.int64)
-    many = int(populations.max(initial=0)) + 1
-    steps = max(2, min(2 * STEPS, 255 // many)) if many <= 127 else 1
+    counts = rasters.counts[pair]
+    of_population = np.array(gating.colours or range(gating.n_populations)) % len(PALETTE)
+    used, numbers = np.unique(of_population[rasters.populations[pair]], return_inverse=True)
+    steps = min(2 * STEPS, 255 // len(used))
     depth = np.clip(np.ceil(strength(counts) * steps), 1, steps).astype(np.int64) - 1
-    if many * steps > 255:  # more populations than a palette has: colours repeat after 80 anyway
-        populations, many = populations % 80, 80
-        steps = 3
-        depth = np.minimum(depth, steps - 1)
-    codes = np.where(counts > 0, 1 + populations * steps + depth, 0)
-    alphas = np.linspace(0.25, 1.0, steps)
-    palette = [(colour_of(gating, p), alpha) for p in range(many) for alpha in alphas]
-    return _png(codes, palette)
+    codes = np.where(counts > 0, 1 + numbers.reshape(counts.shape) * steps + depth, 0)
+    return _png(codes, [(PALETTE[own], alpha) for own in used for alpha in np.linspace(0.25, 1.0, steps)])
 
 
 def _two_colours_png(events: Array, own: Array, colour: str) -> str:
@@ -212,9 +207,7 @@ def _two_colours_png(events: Array, own: Array, colour: str) -> str:
     mine = own >= 0.5 * events
     codes = np.where(events > 0, dark + np.where(mine, GREYS, 0), 0)
     alphas = np.linspace(0.12, 0.7, GREYS), np.linspace(0.3, 1.0, GREYS)
-    return _png(
-        codes, [(c, a) for c, each in zip(("#808080", colour), alphas, strict=True) for a in each]
-    )
+    return _png(codes, [(c, a) for c, each in zip(("#808080", colour), alphas, strict=True) for a in each])
 
 
 def _png(codes: npt.NDArray[np.integer], palette: Sequence[tuple[str, float]]) -> str:

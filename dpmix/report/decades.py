@@ -66,7 +66,9 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
     if len(labelled) < 2:  # less than a decade
         steps = [sign * step * 10.0**power for power in POWERS for step in (1, 2, 5) for sign in signs]
         places = _places(transform, steps)
-        labelled = [(place, value) for place, value in zip(places, steps, strict=True) if low <= place <= high]
+        labelled = [
+            (place, value) for place, value in zip(places, steps, strict=True) if low <= place <= high
+        ]
         return Ticks(*_sorted(labelled, lambda value: f"{value:g}"))
     least = min((abs(value) for _, value in labelled if value), default=1.0)
     between = [

@@ -67,9 +67,7 @@ def figure_with_key(width: float, height: float, lines: list[str], columns: int)
     return figure, body
 
 
-def name_population(
-    axes: Axes, x: float, y: float, gating: Gating, population: int, note: str = ""
-) -> None:
+def name_population(axes: Axes, x: float, y: float, gating: Gating, population: int, note: str = "") -> None:
     """Write the number of a population on its colour, its phenotype and a note, to the right of a point."""
     own = colour_of(gating, population)
     style: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}

@@ -141,7 +141,11 @@ def heatmap(gating: Gating) -> Figure:
         side.set_visible(False)
     for tree, turned, place in (
         (cells.row_tree, True, (-0.11, 0.0, 0.1, 1.0)),
-        (cells.column_tree, False, (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04)),
+        (
+            cells.column_tree,
+            False,
+            (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04),
+        ),
     ):
         _tree_beside(axes, tree, turned, place)
     if gating.state is not None:

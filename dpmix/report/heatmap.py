@@ -64,7 +64,10 @@ def heat(gating: Gating) -> Heat:
 
 
 def _similar(rows: Array) -> tuple[Ints, tuple[Array, Array]]:
-    """Return an order of rows with similar neighbours, the more ascending of its two directions, and its tree."""
+    """Return an order of rows with similar neighbours, and its tree.
+
+    Of the two directions of the order, it is the more ascending one.
+    """
     from scipy.cluster.hierarchy import dendrogram, linkage
 
     if len(rows) < 3 or not rows.shape[1]:

@@ -110,7 +110,11 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         else "",
         "map_caption": " ".join((map_caption(gating, gating.map), *MAP_NOTE)) if gating.map else "",
         "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}."
-        + (" Small dots: the samples, in file order from top to bottom; hover to see a name." if several else ""),
+        + (
+            " Small dots: the samples, in file order from top to bottom; hover to see a name."
+            if several
+            else ""
+        ),
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
@@ -175,10 +179,10 @@ def _panels_caption(gating: Gating) -> str:
     """Return what the plots show."""
     few = _most_outlined(gating)
     return (
-        "The pairs of markers that together separate the populations most. Colour: most frequent population of "
-        f"a bin; stronger colours hold more events. Outlines contain {SHARE:.0%} of the events of a population, "
-        f"{f'of the {few} largest, ' if few else ''}in the plots where it stands apart. Click a population to "
-        f"see it alone.{f' Dots: {NAME}.' if gating.exploration else ''}"
+        "The pairs of markers that together separate the populations most. Colour: most frequent population "
+        f"of a bin; stronger colours hold more events. Outlines contain {SHARE:.0%} of the events of a "
+        f"population{f', of the {few} largest,' if few else ''} in the plots where it stands apart. Click a "
+        f"population to see it alone.{f' Dots: {NAME}.' if gating.exploration else ''}"
     )
 
 
@@ -208,9 +212,7 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
             "plots": [gate_plot(gating, p, k) for k in range(len(card.plots))],
             "purity": f"{card.purity:.1%}",
             "recovered": f"{card.recovered:.1%}",
-            "levels": [
-                (names[d], sign) for d, sign in enumerate(levels[p].tolist()) if sign and sizes[p]
-            ],
+            "levels": [(names[d], sign) for d, sign in enumerate(levels[p].tolist()) if sign and sizes[p]],
             "neighbours": [
                 {
                     "number": q + 1,

@@ -143,9 +143,9 @@ def pack_rasters(rasters: Rasters, full: Array) -> list[str]:
 def pack_outlines(rasters: Rasters, pair: int) -> str:
     """Pack the outlines of a pair of channels as bytes in base64.
 
-    For each population: the share of its events in bins of its own, in steps of 1/255; the number of rings; for
-    each ring the number of its vertices, then x and y of each,
-    in steps of 1/255 of the range of the raster.
+    For each population: the share of its events in bins of its own, in steps of 1/255; the number of
+    rings; for each ring the number of its vertices, then x and y of each, in steps of 1/255 of the range of the
+    raster.
     """
     low, high = rasters.edges[rasters.pairs[pair]][:, [0, -1]].T
     packed = bytearray()
@@ -160,7 +160,7 @@ def pack_outlines(rasters: Rasters, pair: int) -> str:
 
 
 def pack_lines(rows: Ints) -> str:
-    """Pack the smoothed histograms [P, B] of a channel as bytes in base64, in steps of 1/255 of their peaks."""
+    """Pack the smoothed histograms [P, B] of a channel in base64, in steps of 1/255 of their peaks."""
     smooth = np.einsum("pij,pj->pi", smoothers(np.maximum(rows, 1e-9), 1), rows)
     scaled = np.rint(255.0 * smooth / np.maximum(smooth.max(axis=1, keepdims=True), 1e-9)).astype(np.uint8)
     return base64.b64encode(scaled.tobytes()).decode()

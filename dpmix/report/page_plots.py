@@ -300,7 +300,11 @@ def _tree(gating: Gating) -> Plot:
     squares = plot.scatter("x", "y", source=ends, marker="square", size=9, color="colour")
     add_hover(plot, squares, ("population", "@who"), ("modes in this leaf", "@modes"))
     if drawn.floor <= gating.level:
-        plot.add_layout(Span(location=gating.level, dimension="height", line_dash="dashed", line_color=GREY, line_width=1.5))
+        plot.add_layout(
+            Span(
+                location=gating.level, dimension="height", line_dash="dashed", line_color=GREY, line_width=1.5
+            )
+        )
     plot.xaxis.ticker = ticks(drawn.floor, top)
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[0000]")
     name_axis(plot.yaxis, dendrogram.leaf_labels(gating, drawn, shares(gating)))

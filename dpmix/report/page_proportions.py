@@ -92,10 +92,13 @@ def _add_samples(plot: Plot, gating: Gating, least: float) -> None:
         "sample": np.repeat(gating.samples, drawn),
     }
     columns |= {name: each.ravel() for name, each in (("mean", mean), ("low", low), ("high", high))}
-    source, faint = ColumnDataSource(columns), {"line_color": "colour", "line_alpha": 0.45}
+    source = ColumnDataSource(columns)
+    faint: Any = {"line_color": "colour", "line_alpha": 0.45, "line_width": max(0.5, min(1.5, 20 / many))}
     if len(gating.draws) > 1:
-        plot.segment("low", "y", "high", "y", source=source, line_width=max(0.5, min(1.5, 20 / many)), **faint)
-    dots = plot.scatter("mean", "y", source=source, size=4, fill_color="colour", fill_alpha=0.6, line_color=None)
+        plot.segment("low", "y", "high", "y", source=source, **faint)
+    dots = plot.scatter(
+        "mean", "y", source=source, size=4, fill_color="colour", fill_alpha=0.6, line_color=None
+    )
     tips = [("population", "@who"), ("sample", "@sample"), *_estimate_tips(len(gating.draws))]
     add_hover(plot, dots, *tips)
 

@@ -89,8 +89,7 @@ def separating_pairs(gating: Gating) -> list[int]:
     pairs = gating.rasters.pairs
     if not len(pairs):
         return []
-    a, b = np.triu_indices(shown(gating), 1)
-    if not len(a):
+    if shown(gating) < 2:
         spread = gating.covariances.diagonal(0, 1, 2).mean(axis=0)
         return [int(np.argmax(spread[pairs].sum(axis=1)))]
     return choose_pairs(separation(gating, pairs), shares(gating), MOST_PAIRS)
@@ -128,8 +127,8 @@ def choose_pairs(separations: Array, size: Array, most: int, row: int = ROW) -> 
 def neighbours(gating: Gating) -> list[list[tuple[int, int, bool]]]:
     """Return the nearest other populations of each population shown, with how they differ most.
 
-    The distance of two populations is that of their middles in the channel in which they differ most, in units
-    of the sum of their quartile ranges.
+    The distance of two populations is that of their middles in the channel in which they differ most, in
+    units of the sum of their quartile ranges.
 
     Returns
     -------

@@ -83,7 +83,9 @@ def _panels(gating: Gating) -> Figure:
     columns = min(4, drawn)
     rows = -(-drawn // columns)
     named = short_samples(gating.samples) if samples <= MOST_NAMED else []
-    figure = new_figure(max(3.0, 0.11 * len(named)) * columns, 1.25 * rows + 0.5 + 0.06 * max(map(len, named), default=0))
+    figure = new_figure(
+        max(3.0, 0.11 * len(named)) * columns, 1.25 * rows + 0.5 + 0.06 * max(map(len, named), default=0)
+    )
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     numbers = np.arange(1, samples + 1)
     for population, axes in enumerate(grid):

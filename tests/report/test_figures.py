@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,13 @@ from gatings import make_choice, make_gating, make_run, with_map
 from scipy import stats
 
 from dpmix.errors import DataError
+from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree import Tree
 from dpmix.report import (
+    biaxial,
     coarseness,
     dendrogram,
     drawing,
@@ -206,18 +207,38 @@ def test_one_population_and_one_channel_have_pairs_too() -> None:
     assert pairs.separating_pairs(make_gating(3, 1)) == []
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.4, -1.2])
-def test_ellipses_hold_90_percent(angle: float) -> None:
-    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    covariance = turn @ np.diag([4.0, 0.5]) @ turn.T
-    width, height, turned = pairs.ellipse(covariance)
-    drawn = np.random.default_rng(1).multivariate_normal([0, 0], covariance, 200_000)
-    along = drawn @ [[math.cos(turned)], [math.sin(turned)]]
-    across = drawn @ [[-math.sin(turned)], [math.cos(turned)]]
-    inside = (along / (width / 2)) ** 2 + (across / (height / 2)) ** 2 <= 1
-    assert inside.mean() == pytest.approx(0.9, abs=0.003)
-    turned_wrongly = (across / (width / 2)) ** 2 + (along / (height / 2)) ** 2 <= 1
-    assert abs(turned_wrongly.mean() - 0.9) > 0.05
+def test_a_begun_row_of_pairs_is_filled() -> None:
+    apart = np.zeros((8, 3))
+    apart[[0, 1], [0, 1]] = 1.0
+    apart[2:] = 0.001
+    assert len(pairs.choose_pairs(apart, np.full(3, 1 / 3), 6)) == 3
+    assert len(pairs.choose_pairs(apart, np.full(3, 1 / 3), 2)) == 2
+    apart[1:] = 0.0
+    assert pairs.choose_pairs(apart, np.full(3, 1 / 3), 6) == [0], "no other pair separates anything"
+
+
+def test_neighbours_are_the_nearest_and_differ_in_their_marker() -> None:
+    gating = blobs([[0, 0], [5, 5], [0, 1], [5, 9]])
+    quantiles = gating.quantiles.copy()
+    quantiles[1], quantiles[3] = quantiles[2] - 0.2, quantiles[2] + 0.2
+    near = pairs.neighbours(replace(gating, quantiles=quantiles))
+    assert near[0][0] == (2, 1, True)
+    assert near[3][0] == (1, 1, False)
+    quantiles[:, 2] = np.nan
+    without = pairs.neighbours(replace(gating, quantiles=quantiles))
+    assert without[2] == []
+    assert all(q != 2 for own in without for q, _, _ in own)
+
+
+def test_samples_lose_what_all_their_names_share() -> None:
+    named = ["PBMC_patient1_Ref.fcs", "PBMC_patient2_BCR.fcs"]
+    assert labels.short_samples(named) == [
+        "patient1_Ref",
+        "patient2_BCR",
+    ]
+    assert labels.short_samples(["a.fcs"]) == ["a.fcs"]
+    assert labels.short_samples(["a.fcs", "a.fcs"]) == ["fcs", "fcs"]
+    assert max(map(len, labels.short_samples(["x" * 80, "y" * 80]))) == 24
 
 
 def test_ranges_of_channels_are_quantiles_of_the_events() -> None:
@@ -248,6 +269,10 @@ def test_the_heatmap_groups_similar_and_puts_empty_populations_last() -> None:
     assert heat.levels[0].min() >= 0
     row, column = order.index(0), heat.channels.tolist().index(3)
     assert heat.levels[row, column] > 0.8
+    places, heights = heat.row_tree
+    assert len(places) == 3, "one bracket less than populations with events"
+    assert set(places[:, [0, 3]].ravel()) >= {0.0, 1.0, 2.0, 3.0}
+    assert heights.max() == 1.0
 
 
 def by_hand() -> tuple[Tree, Array]:
@@ -274,15 +299,24 @@ def test_the_tree_is_drawn_from_its_merges() -> None:
     assert dendrogram.leaf_labels(gating, drawn, np.array([0.5, 0.3, 0.2]))[2].endswith("(30.0%, 2 modes)")
 
 
-def test_a_population_that_the_reference_lacks_has_no_ellipse_and_is_drawn(tmp_path: Path) -> None:
+def test_the_pairs_have_outlines_and_decades() -> None:
+    gating = replace(make_gating(4, 3), transforms=(Transform("arcsinh", 5.0),) * 3)
+    axes = figures.pairs(gating).subfigs[0].axes[0]
+    chosen = pairs.separating_pairs(gating)
+    outlined = biaxial.outlined_in(gating, chosen)
+    assert len(axes.lines) >= len(outlined[0])
+    assert {p for own in outlined for p in own} == set(range(4))
+    assert {"0", "10²"} <= {t.get_text() for t in axes.get_xticklabels()}
+
+
+def test_a_population_that_the_reference_lacks_is_drawn() -> None:
     gating = make_gating(4, 3)
     without = replace(gating, components=np.minimum(gating.components, 2))
     means, _ = pairs.moments(without)
     assert np.isnan(means[3]).all()
     assert np.isfinite(means[:3]).all()
     assert np.isfinite(pairs.separation(without, gating.rasters.pairs)).all()
-    patches = figures.pairs(without).subfigs[0].axes[0].patches
-    assert len(patches) == 3
+    assert figures.pairs(without).subfigs[0].axes
 
 
 def test_brackets_do_not_cross_and_every_population_has_a_leaf() -> None:
@@ -494,9 +528,9 @@ def test_a_figure_says_what_it_shows(tmp_path: Path) -> None:
     axes = figures.heatmap(gating).axes[0]
     assert {t.get_text() for t in axes.get_xticklabels()} == set(gating.channels)
     written = {t.get_text() for t in axes.texts}
-    assert {"1", "2", "3", "4", "5", *gating.phenotypes} <= written
-    share = console.percent(labels.shares(gating)[0])
-    assert share in {t.get_text() for t in axes.get_yticklabels()}
+    shares = [console.percent(share) for share in labels.shares(gating)]
+    named = {f"{name}  {share}" for name, share in zip(gating.phenotypes, shares, strict=True)}
+    assert {"1", "2", "3", "4", "5", *named} <= written
 
 
 def test_intervals_are_those_of_the_posterior_and_absent_where_there_is_none() -> None:

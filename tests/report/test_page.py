@@ -37,7 +37,17 @@ NASTY = (
     "&lt;i&gt; \"q\" 'a'",
     "\\(y\\) {{ 7 * 7 }}",
 )
-SECTIONS = ("populations", "markers", "heatmap", "proportions", "tree", "traces", "run")
+SECTIONS = (
+    "populations",
+    "proportions",
+    "heatmap",
+    "table",
+    "markers",
+    "histograms",
+    "tree",
+    "traces",
+    "run",
+)
 PLOTS = ("markers", "heatmap", "proportions", "tree", "traces")
 
 
@@ -417,13 +427,15 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
     browser.open(tmp_path / "report.html")
     for plot in (*PLOTS, "samples", "map"):
         assert len(browser.canvas(plot)) > 3_000, f"{plot} is blank"
-    table = browser.driver.find_element(By.CSS_SELECTOR, "#populations ~ .wide table")
+    table = browser.driver.find_element(By.CSS_SELECTOR, "#table ~ .wide table")
     assert len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 6
     headings = [h.text for h in browser.driver.find_elements(By.CSS_SELECTOR, "h1, h2")]
     assert headings[0] == "Cell populations of run.h5"
     assert {
         "Populations",
-        "Two markers",
+        "Any two markers",
+        "One marker",
+        "Table",
         "Heatmap",
         "Proportions",
         "Tree",
