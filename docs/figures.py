@@ -53,7 +53,6 @@ from dpmix.populations import alignment, find, proportions
 from dpmix.populations.result import interval
 from dpmix.report.coarseness import coarseness as coarseness_figure
 from dpmix.report.drawing import STYLE
-from dpmix.report.pairs import ellipse as ellipse_shape
 from dpmix.report.palette import colour as colour_of
 from dpmix.report.palette import ink
 from dpmix.runs import diagnostics, initialise
@@ -738,7 +737,9 @@ def panels(
 
 def ellipse(axes: Axes, mean: Array, covariance: Array, colour: str) -> None:
     """Around 90% of a bivariate normal."""
-    width, height, angle = ellipse_shape(covariance)
+    spread, directions = np.linalg.eigh(covariance)
+    height, width = 2.0 * np.sqrt(-2.0 * np.log(0.1) * spread)  # it contains 90% of a normal
+    angle = np.arctan2(directions[1, 1], directions[0, 1])
     axes.add_patch(
         Ellipse(
             tuple(mean), width, height, angle=math.degrees(angle), fill=False, edgecolor=colour, linewidth=1.1

@@ -207,13 +207,15 @@ def first_pairs(live: Live, decisions: Decisions) -> list[list[int]]:
     sizes = np.bincount(population)
     with_spread = np.flatnonzero(sizes > many)[:MOST_POPULATIONS]
     if len(pairs) == 0 or len(with_spread) < 2:
-        return pairs[:PLOTS].tolist()
+        first: list[list[int]] = pairs[:PLOTS].tolist()
+        return first
     own = [live.values[population == p].astype(np.float64) for p in with_spread]
     means = np.array([each.mean(axis=0) for each in own])
     covariances = np.array([np.cov(each.T) for each in own])
     apart = separation_of(means, covariances, pairs)
     chosen = choose_pairs(apart, sizes[with_spread] / sizes.sum(), PLOTS, PLOTS)
-    return pairs[chosen].tolist()
+    best: list[list[int]] = pairs[chosen].tolist()
+    return best
 
 
 def inside(live: Live, path: Path) -> str:

@@ -97,8 +97,11 @@ def _card(binned: Binned, codes: Ints, own: npt.NDArray[np.bool_], totals: Total
         x, y = gate.channels
         places = codes[inside, x] * BINS + codes[inside, y]
         weights = binned.weights[inside]
-        counts = [np.bincount(places, weights * which, BINS**2) for which in (1.0, own[inside])]
-        plots.append(Plot(gate, *(each.reshape(BINS, BINS) for each in counts)))
+        everything, of_own = (
+            np.bincount(places, each, BINS**2).astype(np.float64).reshape(BINS, BINS)
+            for each in (weights, weights * own[inside])
+        )
+        plots.append(Plot(gate, everything, of_own))
         inside = inside[gate.contains(binned.values[inside])]
     kept, selected = binned.weights[inside][own[inside]].sum(), binned.weights[inside].sum()
     total = binned.weights[own].sum()

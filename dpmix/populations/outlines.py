@@ -47,7 +47,7 @@ def outlines(counts: npt.NDArray[np.integer], edges: tuple[Array, Array]) -> lis
     if not len(own):
         return found
     first, second = (smoothers(coarse[own].sum(axis=axis), 2) for axis in (2, 1))
-    smooth = first @ coarse[own] @ second.transpose(0, 2, 1)
+    smooth = (first @ coarse[own] @ second.transpose(0, 2, 1)).astype(np.float32)
     levels = _levels(smooth, coarse[own])
     start = np.array([ends[0] for ends in edges])
     width = np.array([ends[-1] - ends[0] for ends in edges])

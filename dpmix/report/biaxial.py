@@ -60,7 +60,8 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
     image = frame.image(raster_png(gating, pair))
     if gating.exploration is not None:
         every = -(-len(gating.exploration.values) // MOST_POINTS) or 1
-        lines.append(frame.dots(gating.exploration.values[::every, [x, y]]))
+        own_cells = gating.exploration.values[::every, [x, y]].astype(np.float64)
+        lines.append(frame.dots(own_cells))
     return frame.svg([image, *lines, *numbers], f"Events in {frame.names}, coloured by population")
 
 
@@ -80,7 +81,8 @@ def gate_ring(gate: Gate) -> npt.NDArray[np.float32]:
         return gate.vertices.astype(np.float32)
     turn = np.linspace(0.0, 2.0 * np.pi, 48, endpoint=False)
     circle = np.sqrt(gate.distance) * np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    return (gate.centre + circle @ np.linalg.cholesky(gate.covariance).T).astype(np.float32)
+    ring: npt.NDArray[np.float32] = gate.centre + circle @ np.linalg.cholesky(gate.covariance).T
+    return ring.astype(np.float32)
 
 
 def outlined_in(gating: Gating, chosen: Sequence[int]) -> list[list[int]]:

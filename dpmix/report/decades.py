@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpmix.inputs.transforms import Transform
-from dpmix.model.mixture import Array
 from dpmix.populations.result import Gating
 
 APART = 0.1  # least distance of labels, as a share of the axis
@@ -44,7 +44,7 @@ def ticks_of(gating: Gating, channel: int) -> Ticks:
 
 
 def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
-    """Return the ticks between two places, below each other's `APART`: 0 and decades, or round numbers.
+    """Return the ticks between two places: 0 and decades, or round numbers on a linear scale.
 
     Parameters
     ----------
@@ -83,11 +83,15 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
 
 
 def _places(transform: Transform, values: list[float]) -> list[float]:
-    places: Array = transform.apply(np.array(values))
-    return np.nan_to_num(places, nan=math.inf).tolist()
+    """Return values on the transformed scale; infinity where there is no place."""
+    places: list[float] = np.nan_to_num(transform.apply(np.array(values)), nan=math.inf).tolist()
+    return places
 
 
-def _sorted(labelled, text) -> tuple[tuple[float, ...], tuple[str, ...]]:  # type: ignore[no-untyped-def]
+def _sorted(
+    labelled: list[tuple[float, float]], text: Callable[[float], str]
+) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Return the places, ascending, and the texts of their values."""
     ordered = sorted(labelled)
     return tuple(place for place, _ in ordered), tuple(text(value) for _, value in ordered)
 

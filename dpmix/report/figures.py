@@ -139,7 +139,7 @@ def heatmap(gating: Gating) -> Figure:
     axes.tick_params(which="minor", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
-    for tree, turned, place in (
+    for own_tree, turned, beside in (
         (cells.row_tree, True, (-0.11, 0.0, 0.1, 1.0)),
         (
             cells.column_tree,
@@ -147,7 +147,7 @@ def heatmap(gating: Gating) -> Figure:
             (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04),
         ),
     ):
-        _tree_beside(axes, tree, turned, place)
+        _tree_beside(axes, own_tree, turned, beside)
     if gating.state is not None:
         place = len(gating.channels) - 0.5
         axes.axvline(place, color="white", linewidth=5.0)

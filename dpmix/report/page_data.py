@@ -144,8 +144,8 @@ def pack_outlines(rasters: Rasters, pair: int) -> str:
     """Pack the outlines of a pair of channels as bytes in base64.
 
     For each population: the share of its events in bins of its own, in steps of 1/255; the number of
-    rings; for each ring the number of its vertices, then x and y of each, in steps of 1/255 of the range of the
-    raster.
+    rings; for each ring the number of its vertices, then x and y of each, in steps of 1/255 of the range
+    of the raster.
     """
     low, high = rasters.edges[rasters.pairs[pair]][:, [0, -1]].T
     packed = bytearray()

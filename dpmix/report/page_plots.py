@@ -117,8 +117,9 @@ def _markers(gating: Gating) -> Plot:
     bins = gating.rasters.edges.shape[1] - 1
     plot = _square((0, 1), (0, 1), name="markers")
     plot.toolbar.autohide = False
-    for name, side in (("across", "below"), ("up", "left")):
-        plot.add_layout(LinearAxis(name=name, ticker=FixedTicker(ticks=[], minor_ticks=[])), side)
+    for name, place in (("across", plot.below), ("up", plot.left)):
+        ticker: Any = FixedTicker(ticks=[], minor_ticks=[])
+        place.append(LinearAxis(name=name, ticker=ticker))
     columns: dict[str, Any] = {"image": [np.zeros((bins, bins), np.uint32)], "who": [""], "events": [""]}
     columns |= {"x": [0], "y": [0], "dw": [1], "dh": [1]}
     source = ColumnDataSource(columns, name="bins")
@@ -200,7 +201,8 @@ def _one_marker(gating: Gating) -> Plot:
 
 
 def _heatmap(gating: Gating) -> Plot:
-    from bokeh.models import ColorBar, FixedTicker, LinearColorMapper
+    from bokeh.models import FixedTicker, LinearColorMapper
+    from bokeh.models.annotations import ColorBar
     from bokeh.palettes import Cividis256
 
     cells = heat(gating)

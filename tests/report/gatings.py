@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.model.mixture import Hyperparameters, State
+from dpmix.populations.cards import BINS, Card, Plot
+from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Gating, Map
 from dpmix.populations.tree import Tree
@@ -132,6 +134,16 @@ def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
     islands = 12.0 * np.sqrt(populations + 0.5)[:, None] * np.stack((np.cos(turn), np.sin(turn)), axis=1)
     places = (islands + 4.0 * rng.normal(size=(n_events, 2))).astype(np.float32)
     return replace(gating, map=Map(places, populations))
+
+
+def with_cards(gating: Gating) -> Gating:
+    """Add a card with one square gate in the first and last channel to every population."""
+    gate = PolygonGate(
+        (0, len(gating.channels) - 1), np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0], [0.0, 4.0]])
+    )
+    events = np.random.default_rng(3).integers(0, 9, (BINS, BINS)).astype(float)
+    card = Card((Plot(gate, events, events * (events > 5)),), 0.9, 0.8)
+    return replace(gating, cards=(card,) * min(gating.n_populations, 60))
 
 
 def make_choice() -> Choice:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gatings import make_choice, make_gating, make_run, with_map
+from gatings import make_choice, make_gating, make_run, with_cards, with_map
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
@@ -141,6 +141,33 @@ def test_the_page_is_valid_and_self_contained(tmp_path: Path) -> None:
     assert not {"map", "strategy", "coarseness"} & set(page.ids)
     assert page.addresses
     assert all(address.startswith("#") and address[1:] in page.ids for address in page.addresses)
+
+
+def test_the_page_starts_with_the_verdict_and_the_pictures(tmp_path: Path) -> None:
+    gating = with_cards(with_map(make_gating(5, 4)))
+    text = page_of(tmp_path, gating)
+    wanted = ["verdict", "populations", "map", "proportions", "heatmap", "table", "cards", "tree", "traces"]
+    assert [name for name in Page(text).ids if name in wanted] == wanted
+    assert text.count('<svg class="biaxial"') == len(pairs.separating_pairs(gating)) + 5
+    assert "max-height: none" in text
+    assert 'class="wide tall"' not in text
+    assert "Inside the gate: purity 90.0%, yield 80.0%." in text
+    assert "prefers-color-scheme: dark" in text
+    for p, name in enumerate(gating.phenotypes, 1):
+        assert f'id="card-{p}"' in text
+        assert name in text
+
+
+@pytest.mark.slow
+def test_the_page_has_dark_colours(tmp_path: Path, browser: Browser) -> None:
+    page_of(tmp_path, make_gating(4, 3))
+    browser.open(tmp_path / "report.html")
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light, before = browser.driver.execute_script(colour), browser.canvas("heatmap")
+    Select(browser.driver.find_element(By.ID, "theme")).select_by_value("dark")
+    assert browser.driver.execute_script(colour) != light
+    WebDriverWait(browser.driver, 20).until(lambda d: browser.canvas("heatmap") != before, "axes stay dark")
+    assert browser.complaints() == []
 
 
 def test_a_map_has_a_section(tmp_path: Path) -> None:
@@ -461,7 +488,7 @@ def test_the_tooltip_of_the_map_shows_one_event(tmp_path: Path, browser: Browser
 
 @pytest.mark.slow
 def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Browser) -> None:
-    gating = make_gating(6, 4, samples=("a.fcs", "b.fcs"))
+    gating = with_cards(make_gating(6, 4, samples=("a.fcs", "b.fcs")))
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
     first = gating.rasters.pairs[pairs.separating_pairs(gating)[0]].tolist()
@@ -493,6 +520,17 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     browser.driver.find_element(By.CSS_SELECTOR, "button[data-population='3']").click()
     best = page_data.best_pairs(gating)[3]
     expect(f"{best[0]},{best[1]},3,density")
+
+    alone = browser.driver.find_element(By.CSS_SELECTOR, "button[data-highlight='2']")
+    alone.click()
+    outlines = browser.driver.find_elements(By.CSS_SELECTOR, ".panels .outline")
+    assert {one.get_attribute("data-of") for one in outlines if one.is_displayed()} == {"2"}
+    browser.wait("#plot-histograms", "data-shown", f"{first[0]},2")
+    Select(browser.driver.find_element(By.ID, "marker")).select_by_value("3")
+    browser.wait("#plot-histograms", "data-shown", "3,2")
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "#plot-histograms .faint")) == 5
+    alone.click()
+    assert all(one.is_displayed() for one in outlines)
 
     seen.add(browser.canvas("samples"))
     Select(browser.driver.find_element(By.ID, "sampled")).select_by_value("4")
