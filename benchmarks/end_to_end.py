@@ -9,7 +9,7 @@ The commands are those of a user, with the config that the first of them writes:
     dpmix mcmc run.yaml
     dpmix gate run.h5 --output gated
 
-The first sample is also run with `dpmix bem` in place of `dpmix mcmc`. Samples are simulated (a ten-colour
+The first sample is also run with `dpmix bem` instead of `dpmix mcmc`. Samples are simulated (a ten-colour
 cytometer); if the folder ../shared exists, a real file is added, which is not part of this project. A stage
 starts where the function that does it is called (stages.py). Memory is the resident memory of the process,
 read every 20 ms: that of the stage, and what the stages before it still hold. The page is

@@ -17,7 +17,7 @@ Precision = Literal["single", "double"]
 
 
 class Device(Protocol):
-    """A device that computes in place of the CPU, with the same results within rounding."""
+    """A device that computes instead of the CPU, with the same results within rounding."""
 
     def sums(
         self,

@@ -79,7 +79,7 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
                 f"{path}: {found}, and a table of samples needs a column file; rename this column"
             )
         need = (
-            "need a row per event; if the table has no events, give the data files in place of their folder"
+            "need a row per event; if the table has no events, give the data files instead of their folder"
         )
         raise DataError(f"{path}: found no column of numbers, {need}")
     details = tuple(

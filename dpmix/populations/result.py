@@ -326,7 +326,7 @@ class Gating:
     @property
     def left_out(self) -> npt.NDArray[np.bool_]:
         """Populations that are not in the proportions, bool [P]."""
-        found = np.zeros(self.n_populations, np.bool_)  # cells found by judging may come last
+        found = np.zeros(self.n_populations, np.bool_)  # explored cells may come last
         if self.without_artefacts:
             found[: len(self.artefacts)] = [bool(mark) for mark in self.artefacts]
         return found

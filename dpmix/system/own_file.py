@@ -87,7 +87,7 @@ class OwnFile:
         sync(self._open)
 
     def move(self, path: Path, over: OwnFile | None = None) -> None:
-        """Rename the file, in place of another file of that name if there is one.
+        """Rename the file, instead of another file of that name if there is one.
 
         Parameters
         ----------

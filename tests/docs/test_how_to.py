@@ -64,7 +64,7 @@ PAGES = [
 ]
 ELSEWHERE = {"cluster", "install", "decide-on-a-page"}  # test_cluster_messages.py; in CI; tests/app
 
-# What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
+# What makes it quick: appended to commands that begin so, and put instead of what stands in blocks.
 SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",

@@ -96,7 +96,7 @@ def test_wrong_posteriors_are_caught() -> None:
 
 
 def test_the_nearest_blocks_alone_know_less_of_a_slow_signal() -> None:
-    """Each block given its 30 neighbours, in place of all blocks, would be the posterior of another model."""
+    """Each block given its 30 neighbours, instead of all blocks, would be the posterior of another model."""
     points, found = example(2_000, "matern32", 5.0)
     near = slice(985, 1016)
     few = make_points(points.times[near], points.values[near], points.errors[near], 0)
