@@ -267,7 +267,7 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
 
 
 def share(found: dict[str, Any], name: str) -> float:
-    """Of all seconds, those of stages of a name, in whichever command."""
+    """Return the share of all seconds in the stages of a name, of any command."""
     seconds = sum(stage["seconds"] for stage in found["stages"] if stage["stage"] == name)
     return float(seconds / whole(found)["seconds"])
 

@@ -248,7 +248,7 @@ def pair_of_chains(name: str, n_events: int, chain: int) -> Pair:
 
 
 def log_ratio(pairs: list[Pair], quantity: int) -> float:
-    """Of effective samples per second, with the moves over without."""
+    """Return the log ratio of effective samples per second, with the moves over without."""
     with_moves, without = (
         np.log(float(az.ess(np.stack([pair.traces[arm, :, quantity] for pair in pairs]))))
         - np.log(sum(pair.seconds[arm] for pair in pairs))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dpmix.drift.likelihood import Points
 
 Precision = Literal["single", "double"]
-"""Of the likelihood on a device."""
+"""Precision of the likelihood on a device."""
 
 
 class Device(Protocol):

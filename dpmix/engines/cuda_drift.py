@@ -23,7 +23,7 @@ from dpmix.kernels import build
 from dpmix.model.mixture import Array
 
 THREADS = 128
-"""Of a block of `vecchia_threads`, `vecchia_blocks` and `fit_designs`."""
+"""Threads of a block of `vecchia_threads`, `vecchia_blocks` and `fit_designs`."""
 
 SUMS = 22
 BLOCKS = 1_024

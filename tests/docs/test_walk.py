@@ -1,4 +1,4 @@
-"""Follow docs/tutorial.md, with fewer events, sweeps and draws, and compare its files with their reference."""
+"""Follow docs/tutorial.md with fewer events, sweeps and draws; compare its files with the reference."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ SMALLER = {
 
 
 def blocks() -> list[tuple[str, str]]:
-    """Return language and text of the blocks of the tutorial after the installation, then of the reference."""
+    """Return language and text of the blocks: tutorial after its installation, then reference."""
     walk = PAGE.read_text(encoding="utf-8").partition("## A sample")[2] + FILES.read_text(encoding="utf-8")
     return re.findall(r"^```(sh|python|r)\n(.*?)^```$", walk, flags=re.MULTILINE | re.DOTALL)
 
@@ -52,7 +52,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
-    """As it stands, up to where pip would build and download: .ci/run does that with the wheel."""
+    """Run the installation up to where pip would build and download: .ci/run does that with the wheel."""
     install = PAGE.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
     root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
     assert root == "sudo apt-get install python3-venv python3-dev g++\n"
