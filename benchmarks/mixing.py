@@ -91,7 +91,7 @@ def sweeps(
     threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Sweep]:
-    """A chain, sweep by sweep, with a round of moves in every so many; 0: none."""
+    """A chain, sweep by sweep, with a round of moves in every this many; 0: none."""
     engine = CpuEngine(events, threads=threads)
     while True:
         of_round = [0.0]

@@ -255,7 +255,7 @@ def missing_lines(text: str, printed: str) -> list[str]:
 
 
 def check_options(text: str) -> str:
-    """That a command line of dpmix can be read, and its config keys."""
+    """Check that a command line of dpmix can be read, and its config keys."""
     for line in lines_of(text):
         arguments = shlex.split(re.sub(r"^(\w+=\S+ +)*", "", line), comments=True)
         if not arguments:

@@ -169,7 +169,7 @@ def test_parts_that_cut_a_chunk_have_other_bits() -> None:
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c", None])
 def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
-    """With so many channels, every chunk is its own window. Values outside files cannot be released."""
+    """With this many channels, every chunk is its own window. Values outside files cannot be released."""
     rng = np.random.default_rng(0)
     events = rng.normal(size=(3 * CHUNK + 777, 64)).astype(np.float32)
     mixture, other = (problem(100, 64, 4, seed=seed)[1] for seed in (0, 1))

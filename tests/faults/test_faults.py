@@ -567,7 +567,7 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
 
 
 def limited(addresses: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command under `ulimit -v` of so many bytes; one that hangs is an error."""
+    """A command under `ulimit -v` of this many bytes; one that hangs is an error."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
