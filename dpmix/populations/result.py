@@ -181,7 +181,7 @@ class Gating:
     mean_proportions : float64 [S, P]
         Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
     shape_ratios : float64 [P]
-        Proportions if each population had one t distribution, relative to those of the mixture
+        Proportions if each population had one t distribution, relative to the mixture's
         (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
         shape.
     r_hat, ess : float64 [P]
@@ -301,7 +301,7 @@ class Gating:
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
-        """D + E names of channels: those of the model, then state channels."""
+        """D + E names of channels: the model's, then state channels."""
         return self.channels + (() if self.state is None else self.state.channels)
 
     @property
