@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+OWN = {"words.py", "test_words.py"}
 SUFFIXES = {".md", ".py", ".pyi", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".html", ".yaml", ".yml"}
 REPLACEMENTS = {
     r"(is|are|was|were|be|been|being) told": "gets, is given (input); is reported, is logged (output)",
@@ -61,13 +62,13 @@ PAGE_WORDS = WORDS | compiled(IN_PAGES)
 
 
 def files(places: list[str]) -> list[Path]:
-    """Tracked text files in the given files and folders, without this one."""
+    """Return the tracked text files in the given files and folders, without this one and its test."""
     command = ["git", "ls-files", "-z", "--", *places]
     names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
     return [
         path
         for path in map(Path, filter(None, names))
-        if (path.suffix in SUFFIXES or path.name == "Makefile") and path.resolve() != Path(__file__).resolve()
+        if (path.suffix in SUFFIXES or path.name == "Makefile") and path.name not in OWN
     ]
 
 
