@@ -93,7 +93,7 @@ def outlined_in(gating: Gating, chosen: Sequence[int]) -> list[list[int]]:
     """
     seen = gating.rasters.visible[list(chosen)][:, : shown(gating)]
     best = seen.argmax(axis=0)
-    judged = list(range(seen.shape[1], shown(gating)))  # cells found by judging: a number without an outline
+    judged = list(range(seen.shape[1], shown(gating)))  # explored cells: a number without an outline
     return [
         [p for p in range(seen.shape[1]) if seen[k, p] >= VISIBLE or (best[p] == k and seen[k, p] > 0.0)]
         + judged

@@ -139,7 +139,7 @@ def heatmap(gating: Gating) -> Figure:
     axes.tick_params(which="minor", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
-    for own_tree, turned, beside in (
+    for own_tree, turned, place_of_tree in (
         (cells.row_tree, True, (-0.11, 0.0, 0.1, 1.0)),
         (
             cells.column_tree,
@@ -147,7 +147,7 @@ def heatmap(gating: Gating) -> Figure:
             (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04),
         ),
     ):
-        _tree_beside(axes, own_tree, turned, beside)
+        _tree_next_to(axes, own_tree, turned, place_of_tree)
     if gating.state is not None:
         place = len(gating.channels) - 0.5
         axes.axvline(place, color="white", linewidth=5.0)
@@ -162,7 +162,7 @@ def heatmap(gating: Gating) -> Figure:
     return figure
 
 
-def _tree_beside(
+def _tree_next_to(
     axes: Axes, tree: tuple[Array, Array], turned: bool, place: tuple[float, float, float, float]
 ) -> None:
     """Draw the tree of rows (turned) or columns of a heatmap in a part of its axes' surroundings."""
@@ -334,7 +334,7 @@ def event_map(gating: Gating, events: Map) -> Figure:
     figure, body = figure_with_key(7.0, 7.4, key, 2)
     axes = body.subplots()
     colours = np.array([colour_of(gating, p) for p in range(gating.n_populations)])
-    # A raster in the PDF too: so many points are slow to display.
+    # A raster in the PDF too: this many points are slow to display.
     axes.scatter(
         events.places[:, 0],
         events.places[:, 1],
