@@ -147,7 +147,8 @@ def heatmap(gating: Gating) -> Figure:
             (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04),
         ),
     ):
-        _tree_next_to(axes, own_tree, turned, place_of_tree)
+        if len(own_tree[0]):
+            _tree_next_to(axes, own_tree, turned, place_of_tree)
     if gating.state is not None:
         place = len(gating.channels) - 0.5
         axes.axvline(place, color="white", linewidth=5.0)
