@@ -18,7 +18,7 @@ from dpmix.model.mixture import Array
 SHARE = 0.8  # of the events of a population, inside its outline
 LEAST_EVENTS = 5  # of a population, for an outline
 LEAST_RING = 0.1  # of the largest ring's area: smaller rings are not drawn
-MOST_BINS = 64  # bins of a channel for outlines; finer counts are added
+MOST_BINS = 64  # bins of a channel for outlines
 VERTICES = 48  # at most, of a ring
 NARROWEST = 0.7  # bandwidth, in bins
 
@@ -26,46 +26,39 @@ Rings = tuple[npt.NDArray[np.float32], ...]
 """Rings of an outline, float32 [V, 2] each; the last vertex is joined to the first."""
 
 
-def outlines(counts: npt.NDArray[np.integer], edges: tuple[Array, Array]) -> list[Rings]:
+def merged_bins(bins: int) -> int:
+    """Return how many bins of a channel are counted as one for outlines."""
+    return -(-bins // MOST_BINS)
+
+
+def outlines(
+    counts: Array,
+    smooth: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]],
+    start: Array,
+    width: Array,
+) -> list[Rings]:
     """Find the outline of each population in two channels.
 
     Parameters
     ----------
-    counts : int [P, B, B]
+    counts : float64 [P, B, B]
         Events of each population; the first bin is that of the first channel.
-    edges : (float64 [B + 1], float64 [B + 1])
-        Ends of the equally wide bins of each channel.
+    smooth : (float32 [P, B, B], float32 [P, B, B])
+        Matrices that smooth each population along each of the channels (`smoothers`).
+    start, width : float64 [2]
+        First edge of each channel, and width of its bins.
 
     Returns
     -------
     list of tuple of float32 [V, 2]
         Rings of each population, the largest first; none for a population with few events.
     """
-    coarse = _coarser(counts).astype(np.float32)
-    own = np.flatnonzero(coarse.sum(axis=(1, 2)) >= LEAST_EVENTS)
-    found: list[Rings] = [()] * len(coarse)
-    if not len(own):
-        return found
-    first, second = (smoothers(coarse[own].sum(axis=axis), 2) for axis in (2, 1))
-    smooth = (first @ coarse[own] @ second.transpose(0, 2, 1)).astype(np.float32)
-    levels = _levels(smooth, coarse[own])
-    start = np.array([ends[0] for ends in edges])
-    width = np.array([ends[-1] - ends[0] for ends in edges])
-    for p, density, level in zip(own.tolist(), smooth, levels, strict=True):
-        rings = _rings(density, float(level))
-        found[p] = tuple((start + ring * (width / coarse.shape[1])).astype(np.float32) for ring in rings)
+    found: list[Rings] = [()] * len(counts)
+    densities = smooth[0] @ counts.astype(np.float32) @ smooth[1].transpose(0, 2, 1)
+    for p in np.flatnonzero(counts.sum(axis=(1, 2)) >= LEAST_EVENTS).tolist():
+        rings = _rings(densities[p], _level(densities[p], counts[p]))
+        found[p] = tuple((start + ring * width).astype(np.float32) for ring in rings)
     return found
-
-
-def _coarser(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Add neighbouring bins until there are at most `MOST_BINS`; the last bin may stay narrower."""
-    many, bins = counts.shape[:2]
-    step = -(-bins // MOST_BINS)
-    if step == 1 or bins % step:
-        return counts
-    kept = bins // step
-    added: npt.NDArray[np.integer] = counts.reshape(many, kept, step, kept, step).sum(axis=(2, 4))
-    return added
 
 
 def smoothers(line: npt.NDArray[np.floating], n_channels: int) -> npt.NDArray[np.float32]:
@@ -94,15 +87,13 @@ def smoothers(line: npt.NDArray[np.floating], n_channels: int) -> npt.NDArray[np
     return scaled
 
 
-def _levels(smooth: npt.NDArray[np.float32], counts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the density above which `SHARE` of the events of each population lie, float32 [P]."""
-    flat, events = smooth.reshape(len(smooth), -1), counts.reshape(len(counts), -1)
-    order = np.argsort(-flat, axis=1)
-    held = np.take_along_axis(events, order, axis=1).cumsum(axis=1)
-    last = (held < SHARE * held[:, -1:]).sum(axis=1)
-    rows = np.arange(len(flat))
-    levels: npt.NDArray[np.float32] = flat[rows, order[rows, np.minimum(last, flat.shape[1] - 1)]]
-    return levels
+def _level(density: npt.NDArray[np.float32], counts: Array) -> float:
+    """Return the density at or above which `SHARE` of the events lie."""
+    there = counts > 0.0
+    found, events = density[there], counts[there]
+    order = np.argsort(-found)
+    held = np.cumsum(events[order])
+    return float(found[order[np.searchsorted(held, SHARE * held[-1])]])
 
 
 def _rings(density: npt.NDArray[np.float32], level: float) -> list[Array]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.outlines import Rings, outlines
+from dpmix.populations.outlines import Rings, merged_bins, outlines, smoothers
 
 ALL_BINS = 2_000_000  # of all pairs together: with two bytes each, 4 MB in a report for any N and D
 FEWEST_BINS, MOST_BINS = 24, 128
@@ -158,8 +158,6 @@ class Counter:
         populations = np.full(counts.shape, -1, np.int16)
         visible = np.zeros((n_pairs, many), np.float32)
         lines = np.zeros((len(self._edges) if n_pairs else 0, many, bins), np.int64)
-        outlined = min(many, max(LEAST_OUTLINED, MOST_OUTLINES // max(n_pairs, 1)))
-        found = []
         for pair, (codes, events) in enumerate(self._counted):
             places, of = (part.astype(np.int64) for part in np.divmod(codes, np.uint32(many)))
             np.add.at(counts[pair], places, events)
@@ -169,15 +167,10 @@ class Counter:
             sizes = np.bincount(of, events, many)
             shown = np.bincount(of, events * (populations[pair, places] == of), many)
             visible[pair] = shown / np.maximum(sizes, 1.0)
-            rows, columns = np.divmod(places, bins)
-            for channel, at in zip(self._pairs[pair], (rows, columns), strict=True):
+            for channel, at in zip(self._pairs[pair], np.divmod(places, bins), strict=True):
                 if not lines[channel].any():
                     np.add.at(lines[channel], (of, at), events)
-            own = np.zeros((outlined, bins, bins), np.int64)
-            first = of < outlined
-            own[of[first], rows[first], columns[first]] = events[first]
-            x, y = self._pairs[pair]
-            found.append(outlines(own, (self._edges[x], self._edges[y])))
+        found = self._outlines(lines)
         shape = (n_pairs, bins, bins)
         pairs = np.array(self._pairs, np.int64).reshape(-1, 2)
         return Rasters(
@@ -189,6 +182,26 @@ class Counter:
             lines,
             tuple(found),
         )
+
+    def _outlines(self, lines: Ints) -> list[list[Rings]]:
+        """Return the outlines of the first populations in each pair; `lines` are those of `Rasters`."""
+        bins, many = self._edges.shape[1] - 1, self._n_populations
+        drawn = min(many, max(LEAST_OUTLINED, MOST_OUTLINES // max(len(self._pairs), 1)))
+        step = merged_bins(bins)
+        size = -(-bins // step)
+        padded = np.pad(lines[:, :drawn], [(0, 0), (0, 0), (0, size * step - bins)])
+        merged = padded.reshape(len(lines), drawn, size, step).sum(axis=3)
+        starts, widths = self._edges[:, 0], step * (self._edges[:, -1] - self._edges[:, 0]) / bins
+        smooth = [smoothers(np.maximum(rows, 1e-9), 2) for rows in merged]
+        found = []
+        for (x, y), (codes, events) in zip(self._pairs, self._counted, strict=True):
+            places, of = (part.astype(np.int64) for part in np.divmod(codes, np.uint32(many)))
+            first = of < drawn
+            rows, columns = np.divmod(places[first], bins)
+            own = (of[first] * size + rows // step) * size + columns // step
+            counts = np.bincount(own, events[first], drawn * size * size).reshape(drawn, size, size)
+            found.append(outlines(counts, (smooth[x], smooth[y]), starts[[x, y]], widths[[x, y]]))
+        return found
 
     def _bins_of(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
         """Return the bin of each value, uint8 [D, M]."""

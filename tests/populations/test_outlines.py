@@ -36,6 +36,15 @@ def test_an_outline_contains_the_share(n_events: int) -> None:
     assert not sum(points_in_polygon(ring.astype(float), others) for ring in found[0]).any()
 
 
+@pytest.mark.parametrize("n_channels", [5, 17, 30])
+def test_an_outline_is_round_its_events_for_any_number_of_bins(n_channels: int) -> None:
+    values = np.random.default_rng(1).normal(size=(3_000, n_channels))
+    counter, _, _ = counted([values])
+    (ring,) = counter.rasters().outlines[-1][0]
+    radius = np.sqrt(-2.0 * np.log(1.0 - outlines.SHARE))
+    np.testing.assert_allclose(np.linalg.norm(ring, axis=1), radius, atol=0.35)
+
+
 def test_two_islands_have_two_rings() -> None:
     rng = np.random.default_rng(1)
     both = rng.normal(np.repeat([[0.0, 0.0], [9.0, 9.0]], 2_000, axis=0), 0.5)
