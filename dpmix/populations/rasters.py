@@ -199,7 +199,8 @@ class Counter:
             first = of < drawn
             rows, columns = np.divmod(places[first], bins)
             own = (of[first] * size + rows // step) * size + columns // step
-            counts = np.bincount(own, events[first], drawn * size * size).reshape(drawn, size, size)
+            flat = np.bincount(own, events[first], drawn * size * size)
+            counts = flat.astype(np.float64, copy=False).reshape(drawn, size, size)
             found.append(outlines(counts, (smooth[x], smooth[y]), starts[[x, y]], widths[[x, y]]))
         return found
 

@@ -123,7 +123,7 @@ def heatmap(gating: Gating) -> Figure:
     cells = heat(gating)
     rows, columns = cells.levels.shape
     names = [shortened(gating.short_channels[c], 24) for c in cells.channels]
-    figure = new_figure(5.0 + 0.24 * columns, 1.5 + 0.19 * rows + 0.08 * max(map(len, names)))
+    figure = new_figure(5.5 + 0.24 * columns, 2.1 + 0.19 * rows + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(cells.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_facecolor("#dddddd")
