@@ -94,6 +94,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
       dpmix gate run.h5 --output gated --types pbmc-t
+      dpmix gate run.h5 --output gated --types workspace.wsp
       dpmix gate run.h5 --output gated --strategy
       dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output gated --without-artefacts

@@ -5,11 +5,12 @@
 | FlowJo workspace, GatingML file | its innermost gate; outside of all gates it is an example of unknown |
 | CSV with the columns `event` and `type`, `cell_type` or `label` | row `event`, from 0, of the file in the \
 column `sample`, by name; without this column the run has one file |
-| CSV `FILE::COLUMN`, AnnData `FILE::COLUMN` of obs (`cell_type`), NPZ `FILE::ARRAY` (`labels`) | line by line, \
-those of the file of the run with the same name but for the suffix; a run of one file may have another name |
+| CSV `FILE::COLUMN`, AnnData `FILE::COLUMN` of obs (`cell_type`), NPZ `FILE::ARRAY` (`labels`) | line by \
+line, those of the file of the run with the same name but for the suffix; a run of one file may have another \
+name |
 
-A gate inside another is its child. An event in several gates that are not inside each other has no label. In a
-column, blank, NA, NaN, None and Unlabeled say nothing of the event; `unknown` and `ungated` are examples of
+A gate inside another is its child. An event in several gates that are not inside each other has no label. In
+a column, blank, NA, NaN, None and Unlabeled say nothing of the event; `unknown` and `ungated` are examples of
 events of no type. Integers have their names in the array `label_names` of an NPZ file; without it they are
 their own names, and 0 and below say nothing.
 
@@ -23,11 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.errors import ConfigError, DataError
+from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
 from dpmix.inputs.gate_files import NoSample
 from dpmix.inputs.manual_gates import ManualGates
@@ -258,16 +260,18 @@ def _npz_labels(path: Path, name: str) -> npt.NDArray[np.str_]:
                 raise ConfigError([f"{OPTION}: {path}: has no array {chosen}; it has {found}"])
             labels = arrays[chosen]
             names = arrays["label_names"] if "label_names" in arrays.files else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise ConfigError([f"{OPTION}: {path}: cannot be read ({error}); need an NPZ file"]) from None
     if labels.ndim != 1:
         raise ConfigError([f"{OPTION}: {path}: {chosen} has {labels.ndim} dimensions, need one per event"])
     if labels.dtype.kind not in "iu":
-        return labels.astype(np.str_)
+        return np.asarray(labels, np.str_)
     if names is None:
         return np.where(labels > 0, labels.astype(np.str_), "")
     if labels.max(initial=-1) >= len(names):
-        raise ConfigError([f"{OPTION}: {path}: label {labels.max()} has no name; label_names has {len(names)}"])
+        raise ConfigError(
+            [f"{OPTION}: {path}: label {labels.max()} has no name; label_names has {len(names)}"]
+        )
     return np.where(labels >= 0, names.astype(np.str_)[np.maximum(labels, 0)], "")
 
 
@@ -341,7 +345,9 @@ def _of_list(
         at = [s for s, names in enumerate(files) if line[sample] in names] if sample >= 0 else [0]
         if len(at) != 1:
             known = ", ".join(source.name for source in events.sources[:8])
-            raise ConfigError([f"{OPTION}: {path}: row {k}: no file {line[sample]} in the run; it has {known}"])
+            raise ConfigError(
+                [f"{OPTION}: {path}: row {k}: no file {line[sample]} in the run; it has {known}"]
+            )
         row = int(line[event])
         if row >= len(full[at[0]]):
             n_events = events.sources[at[0]].n_events

@@ -1,10 +1,11 @@
 """Cell types of events, from labelled events of the run in place of a table.
 
-**A type that was not seen.** Component h of a draw has n_h labelled events and would have e_h if the labelled
-events were a random part of all. If its cells are of a type with labels, n_h is negative binomial with mean e_h
-and dispersion phi, because files differ; if they are of a type without labels, n_h is Poisson with mean
-`LEAK` e_h. With the prior probability `UNSEEN` of the second, u_h is its posterior. phi is from how the counts
-of components vary among the files: the median over components of E^2 / ((n - E)^2 - E), each sum over files.
+**A type that was not seen.** Component h of a draw has n_h labelled events and would have e_h if the
+labelled events were a random part of all. If its cells are of a type with labels, n_h is negative binomial
+with mean e_h and dispersion phi, because files differ; if they are of a type without labels, n_h is Poisson
+with mean `LEAK` e_h. With the prior probability `UNSEEN` of the second, u_h is its posterior. phi is from how
+the counts of components vary among the files: the median over components of E^2 / ((n - E)^2 - E), each sum
+over files.
 
 **Division.** In the whitened coordinates of component h, labelled events of type r with weights P(h | x) zeta
 (as the coarsened posterior counts them) have the posterior mean of a normal inverse Wishart prior at N(0, I),
@@ -16,8 +17,8 @@ theta_h is from the counts of component h, with `SHARE` events by the proportion
 with as many by the proportions in all.
 
 **Pool.** The edges of gates are straight in the channels, whatever the clouds. So m is combined with a linear
-discriminant and a random forest of scikit-learn, trained with the labels: P(r | x, seen) is proportional to the
-product of the three to powers w. w maximises the likelihood of the labels, each predicted without it: the
+discriminant and a random forest of scikit-learn, trained with the labels: P(r | x, seen) is proportional to
+the product of the three to powers w. w maximises the likelihood of the labels, each predicted without it: the
 forest by trees that did not have the event, the others in five parts.
 
     P(r | x) = (1 - u(x)) P(r | x, seen),    P(unknown | x) = u(x) + (1 - u(x)) P(no type | x, seen),
@@ -41,7 +42,6 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import gammaln
 
-from dpmix.inputs.events import Events
 from dpmix.inputs.type_examples import Examples
 from dpmix.inputs.type_table import TypeTable
 from dpmix.model.coarsening import zeta_of
@@ -309,7 +309,9 @@ class _Memberships:
         return rows
 
 
-def _learn(task: Task, found: Populations, examples: Examples, draws: Sequence[int], threads: int) -> _Learned:
+def _learn(
+    task: Task, found: Populations, examples: Examples, draws: Sequence[int], threads: int
+) -> _Learned:
     """Learn from the labelled events of a task with the events of the run."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.ensemble import RandomForestClassifier
@@ -340,9 +342,7 @@ def _learn(task: Task, found: Populations, examples: Examples, draws: Sequence[i
                 n_classes,
             )
             mixed[k, test] = some_division.probabilities(memberships[k][test], moved[k][test])
-        divisions.append(
-            divide(mixture, memberships[k], moved[k], labels, populations, zeta, n_classes)
-        )
+        divisions.append(divide(mixture, memberships[k], moved[k], labels, populations, zeta, n_classes))
         of_files = np.array([sizes[k][a:b].sum(axis=0, dtype=np.float64) for a, b in pairwise(starts)])
         total = of_files.sum(axis=0) / len(some)
         own = memberships[k].sum(axis=0, dtype=np.float64)
@@ -368,9 +368,7 @@ def _learn(task: Task, found: Populations, examples: Examples, draws: Sequence[i
     return _Learned(divisions, not_seen, [whole, forest], classes, powers, float(right.mean()))
 
 
-def _without_shifts(
-    of: _Memberships, values: Floats, ends: Ints, draws: Sequence[int]
-) -> list[Floats]:
+def _without_shifts(of: _Memberships, values: Floats, ends: Ints, draws: Sequence[int]) -> list[Floats]:
     """Return values [n, D] less the shifts of their samples in each draw, then less the mean shifts.
 
     Sample s has the values ends[s] to ends[s + 1].

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.type_examples import Examples, are_examples, read_examples
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats
@@ -281,7 +281,12 @@ def _known_types(table: TypeTable | str | Path | None, task: Task, folder: Path)
     if isinstance(table, TypeTable):
         match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
         return _KnownTypes(table, None, task)
-    labelled = replace(prepare(task.run, (), (), folder), config=task.config) if task.data else task
+    labelled = task
+    if task.data:
+        try:
+            labelled = replace(prepare(task.run, (), (), folder), config=task.config)
+        except (ConfigError, DataError) as error:
+            raise ConfigError([f"--types: {table}: needs the events of the run: {error}"]) from error
     return _KnownTypes(None, read_examples(table, labelled.events), labelled)
 
 
