@@ -2,13 +2,14 @@
 
     python benchmarks/examples.py --runs build/examples           # half an hour on two free cores
     python benchmarks/examples.py --only missing --sets bcrxl
+    python benchmarks/examples.py --only                          # the figure, from what was measured before
     python benchmarks/examples.py --page
 
 Results go to benchmarks/results/examples.json, and the reliability figure to docs/pictures; those of other
-parts stay. A run has all files of a set, at most 20,000 events, K = 64, 400 and 200 sweeps, seed 1, and is kept
-in the folder of `--runs`. It sees no label. The gvhd sets are two halves of one sample. Peers are classes of
-scikit-learn with their defaults (forest: 300 trees, neighbours: 15), trained on the standardised events of the
-labelled file.
+parts stay. A run has all files of a set, at most 20,000 events, K = 64, 400 and 200 sweeps, seed 1, and is
+kept in the folder of `--runs`. It sees no label. The gvhd sets are two halves of one sample. Peers are
+classes of scikit-learn with their defaults (forest: 300 trees, neighbours: 15), trained on the standardised
+events of the labelled file.
 
 **scores**: events of the labelled file in no gate are examples of no type, for all methods, as a workspace
 gives them. Macro F1 over the gated events of the other files, the Brier score over all of their events, and
@@ -16,8 +17,8 @@ the calibration error: the mean difference of the probability of the best type a
 Means over the files trained on (`TRAINED`).
 
 **missing**: labels of types only; up to three types, one at a time, have no label, and their events are not
-in the training of any peer. `caught` is the share of their events in the other files that become unknown, `lost`
-that of other gated events. For the peers, an event is unknown where no probability reaches 0.7.
+in the training of any peer. `caught` is the share of their events in the other files that become unknown,
+`lost` that of other gated events. For the peers, an event is unknown where no probability reaches 0.7.
 
 Sets are in ../shared, which is not part of this project.
 """
@@ -256,7 +257,7 @@ def figure(results: Row) -> None:
     axes[0].legend(fontsize=8, frameon=False)
     drawn.supxlabel("probability of the best type", fontsize=10)
     drawn.supylabel("share of events of this type", fontsize=10)
-    drawn.savefig(PICTURES / "examples_reliability.svg", metadata={"Date": None})
+    drawn.savefig(PICTURES / "bench-examples.png", dpi=120)
 
 
 def page() -> str:
@@ -294,7 +295,7 @@ def main() -> None:
         print(page())
         return
     measures = {"scores": scores, "missing": missing}
-    for name in asked.sets:
+    for name in asked.sets if asked.only else []:
         one = Set(name, asked.runs)
         for part in asked.only:
             began = time.perf_counter()

@@ -35,7 +35,8 @@ TYPES = (
         help="Table of cell types: a CSV file with a row per type and a column per marker, or the name of a "
         "built-in table (dpmix types --list). Or examples: a FlowJo workspace or GatingML file with gates of "
         "some files of the run, FILE::COLUMN with a label of each event (CSV, AnnData, NPZ), or a CSV file "
-        "with the columns sample, event and type (needs 'dpmix-cytometry[sklearn]'). Events get the column type.",
+        "with the columns sample, event and type (needs 'dpmix-cytometry[sklearn]'). Events get the column "
+        "type.",
     ),
     click.option(
         "--types-zero",
