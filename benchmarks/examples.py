@@ -182,13 +182,11 @@ def predictions(one: Set, labels: Array) -> Iterator[tuple[str, Array]]:
         yield name, found
 
 
-def calibration(sure: Array, right: Array) -> list[list[float]]:
-    """Return the share of events, mean probability and accuracy in bins of the probability."""
+def calibration(sure: Array, right: Array) -> Array:
+    """Return the share of events, mean probability and accuracy in bins of the probability, [bins, 3]."""
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
-    return [
-        [round(float(v), 4) for v in ((bins == b).mean(), sure[bins == b].mean(), right[bins == b].mean())]
-        for b in np.unique(bins)
-    ]
+    each = [bins == b for b in np.unique(bins)]
+    return np.array([(inside.mean(), sure[inside].mean(), right[inside].mean()) for inside in each])
 
 
 def scores(one: Set) -> Row:
@@ -205,14 +203,14 @@ def scores(one: Set) -> Row:
             bins = calibration(shares[test].max(axis=1), (best == truth)[test])
             brier = ((shares[test] - np.eye(n + 1)[truth[test]]) ** 2).sum(axis=1).mean()
             f1 = f1_score(truth[gated], best[gated], labels=rows, average="macro", zero_division=0)
-            error = sum(share * abs(sure - right) for share, sure, right in bins)
+            error = bins[:, 0] @ abs(bins[:, 1] - bins[:, 2])
             found[name].append({"f1": f1, "brier": brier, "error": error, "bins": bins})
     means: Row = {}
     for name, rows in found.items():
         means[name] = {
             key: round(float(np.mean([r[key] for r in rows])), 4) for key in ("f1", "brier", "error")
         }
-        means[name]["bins"] = rows[0]["bins"]
+        means[name]["bins"] = [" ".join(f"{v:.4f}" for v in line) for line in rows[0]["bins"]]
     return means
 
 
@@ -248,7 +246,8 @@ def figure(results: Row) -> None:
     for ax, (name, row) in zip(axes, results.get("scores", {}).items(), strict=False):
         ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
         for method, colour in shown.items():
-            bins = np.array([b for b in row[method]["bins"] if b[0] >= 0.002])
+            bins = np.array([line.split() for line in row[method]["bins"]], float)
+            bins = bins[bins[:, 0] >= 0.002]
             ax.plot(
                 bins[:, 1], bins[:, 2], "o-", color=colour, markersize=3, linewidth=1.2, label=METHODS[method]
             )
