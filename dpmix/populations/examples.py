@@ -39,7 +39,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 from scipy.special import gammaln
 
 from dpmix.inputs.type_examples import Examples
@@ -233,6 +232,8 @@ def pool(logs: Sequence[Array], powers: Array) -> Array:
 
 def fit_powers(logs: Sequence[Array], labels: Ints) -> Array:
     """Return the powers that maximise the likelihood of labels [n], given logs [..., n, C] of each expert."""
+    from scipy.optimize import minimize  # imported here because gating without examples does not need it
+
     n = np.arange(len(labels))
 
     def loss(powers: Array) -> float:
@@ -257,7 +258,7 @@ def choose_labelled(labels: Ints, n_types: int, random: np.random.Generator) -> 
 
 
 class _Learned(NamedTuple):
-    """What the labelled events teach.
+    """Models fitted to the labelled events.
 
     `classifiers` are the linear discriminant and the forest, `classes` those with labels, `held_out` the
     share of labels that are predicted right without the event.

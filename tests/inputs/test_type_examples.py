@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def events_of(paths: list[Path], rows: np.ndarray | None = None) -> Any:
-    """What `read_examples` uses of the events of a run: all of each file, or some rows of it."""
+    """Events of a run, with the attributes that are read: all of each file, or some rows of it."""
     rows = np.arange(N) if rows is None else rows
     starts = np.arange(len(paths) + 1) * len(rows)
     return SimpleNamespace(
