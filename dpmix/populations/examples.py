@@ -1,4 +1,4 @@
-"""Cell types of events, from labelled events of the run in place of a table.
+"""Cell types of events, from labelled events of the run instead of a table.
 
 **A type that was not seen.** Component h of a draw has n_h labelled events and would have e_h if the
 labelled events were a random part of all. If its cells are of a type with labels, n_h is negative binomial
