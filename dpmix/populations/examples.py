@@ -31,14 +31,14 @@ n labelled events, N events, S samples, R types, C = R + 1 classes, T draws, K c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln
 
 from dpmix.inputs.type_examples import Examples
@@ -71,8 +71,6 @@ FOLDS, TREES = 5, 300
 FLOOR = 2e-3  # spread over the classes of an expert's probabilities before their logarithm
 PENALTY = 1e-3  # of the sum of the powers
 NEVER = -1e3
-
-Flags = npt.NDArray[np.bool_]
 
 
 def require_classifiers() -> None:
@@ -294,20 +292,17 @@ class _Memberships:
         found = own.shifts[list(draws)]
         return np.vstack([found, found.mean(axis=0)]).astype(np.float32)
 
-    def of(self, chosen: Ints, draws: Sequence[int]) -> list[Floats]:
-        """Return float32 [n, K] in each draw, of events with ascending numbers."""
+    def of(self, chosen: Ints, draws: Sequence[int]) -> Iterator[list[Floats]]:
+        """Yield P(h | x), float32 [n, K], of each sample's part of events with ascending numbers, by draw."""
         events = self._task.events
         ends = np.searchsorted(chosen, events.sample_starts)
         with closing(self._task.make_engine(np.ascontiguousarray(events.values[chosen]))) as engine:
-            rows = []
             for t in draws:
-                parts = [
+                yield [
                     engine.memberships(self._found.mixture_of(t, self.terms(s)), self._each, a, b)[0]
                     for s, (a, b) in enumerate(pairwise(ends.tolist()))
                     if b > a
                 ]
-                rows.append(np.concatenate(parts))
-        return rows
 
 
 def _learn(
@@ -327,27 +322,20 @@ def _learn(
     parts = random.permutation(len(labels)) % FOLDS
     held = [parts == k for k in range(FOLDS)]
     divisions, not_seen, mixed = [], [], np.zeros((len(draws), len(labels), n_classes))
-    memberships, sizes = of.of(chosen, draws), of.of(some, draws)
-    starts = np.searchsorted(some, events.sample_starts)
     *moved, values = _without_shifts(of, values, np.searchsorted(chosen, events.sample_starts), draws)
-    for k, t in enumerate(draws):
-        mixture, populations = found.mixture_of(t, None), found.components[t]
+    pairs = zip(of.of(chosen, draws), of.of(some, draws), strict=True)
+    for k, (t, (in_samples, sizes)) in enumerate(zip(draws, pairs, strict=True)):
+        own = np.concatenate(in_samples)
+        rule = partial(
+            divide, found.mixture_of(t, None), populations=found.components[t], zeta=zeta, n_classes=n_classes
+        )
         for test in held:
-            some_division = divide(
-                mixture,
-                memberships[k][~test],
-                moved[k][~test],
-                labels[~test],
-                populations,
-                zeta,
-                n_classes,
-            )
-            mixed[k, test] = some_division.probabilities(memberships[k][test], moved[k][test])
-        divisions.append(divide(mixture, memberships[k], moved[k], labels, populations, zeta, n_classes))
-        of_files = np.array([sizes[k][a:b].sum(axis=0, dtype=np.float64) for a, b in pairwise(starts)])
-        total = of_files.sum(axis=0) / len(some)
-        own = memberships[k].sum(axis=0, dtype=np.float64)
-        not_seen.append(unseen(zeta * own, zeta * len(labels) * total, dispersion(of_files)))
+            part = rule(own[~test], moved[k][~test], labels[~test])
+            mixed[k, test] = part.probabilities(own[test], moved[k][test])
+        divisions.append(rule(own, moved[k], labels))
+        of_files = np.array([one.sum(axis=0, dtype=np.float64) for one in sizes])
+        expected = zeta * len(labels) / len(some) * of_files.sum(axis=0)
+        not_seen.append(unseen(zeta * own.sum(axis=0, dtype=np.float64), expected, dispersion(of_files)))
     linear = np.zeros((len(labels), n_classes))
     for test in held:
         if len(there := np.unique(labels[~test])) < 2:
