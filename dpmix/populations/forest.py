@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations import partitions
 from dpmix.populations.cut import CutRule
 from dpmix.populations.modes import MakeEngine
-from dpmix.populations.pooling import FIRST_GROUPS, draw_points, mean_density, mixture_of_draw, pooled_draws
+from dpmix.populations.pooling import FIRST_GROUPS, draw_points, held_mixtures, mean_density, pooled_draws
 from dpmix.populations.predictive import classify_draws
 from dpmix.populations.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree import Peaks, Tree, find_peaks
@@ -33,7 +33,6 @@ Subset = tuple[Floats, Array | None]
 
 AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
 WORKERS = 2  # threads that build trees; more were slower, since half of the work holds the interpreter's lock
-HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
 
     Several draws have a mean density; the one is used whose populations, cut by `rule`, agree best.
     """
-    mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
+    mixture = held_mixtures(run)
     mixtures = [partial(mixture, *draw) for draw in draws]
     groups = pooled_draws(run, draws)
     subset = subset_of(run, draws[groups[0]])

@@ -40,7 +40,6 @@ from dpmix.runs.loop import (
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session, open_session
 from dpmix.runs.until import Plan, stop_reason
-from dpmix.runs.verdict import interim_verdict, store_verdict
 from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
@@ -103,8 +102,6 @@ def run_mcmc(
         ended = open_run(session.writer.path)
         if reason := stop_reason(ended):
             log.info(reason)
-        if ended.complete:
-            store_verdict(session.writer, interim_verdict(ended))
         return result_of(session)
 
 

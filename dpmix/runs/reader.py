@@ -329,27 +329,32 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """The agreement of the chains about interim populations; its text is that of ``dpmix info``.
+        """The agreement of the chains about the populations; its text is that of ``dpmix info``.
 
-        Read from the file of a complete run, computed for others and for those of earlier versions.
-        `dpmix.gate` returns the verdict on the populations that it finds.
+        In a complete run, these are the populations that `dpmix.gate` finds by its defaults, read from the
+        file. In others, and in files of earlier versions, they are interim populations.
         """
-        from dpmix.runs.verdict import interim_verdict, stored_verdict
+        from dpmix.runs.verdict import interim_verdict, kept_verdict
 
-        return stored_verdict(self) or interim_verdict(self)
+        return kept_verdict(self) or interim_verdict(self)
 
     @property
-    def stored_verdict(self) -> dict[str, Any] | None:
-        """Numbers and texts of the verdict in the file; None without one on all its draws.
+    def has_place_for_populations(self) -> bool:
+        """True if the file has the group ``populations``; files of earlier versions and of Bayesian EM do not."""
+        return "populations/committed" in self._arrays
 
-        ``share`` and ``r_hat``, float64 [P], of the interim populations; ``fit`` and ``sentence``.
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The group ``populations`` of the file, texts as str; None unless it is of all draws.
+
+        `dpmix.populations.kept` makes the populations of it, and `dpmix.runs.verdict` the verdict.
         """
-        if "verdict/draws" not in self._arrays or int(self._arrays["verdict/draws"]) != self.committed:
+        if not self.committed or not self.has_place_for_populations:
             return None
-        share, r_hat = (self._arrays[f"verdict/{name}"] for name in ("share", "r_hat"))
-        n_found = int((~np.isnan(share)).sum())
-        texts = {name: _text(self._arrays[f"verdict/{name}"]) for name in ("fit", "sentence")}
-        return {"share": share[:n_found], "r_hat": r_hat[:n_found], **texts} if texts["sentence"] else None
+        if int(self._arrays["populations/committed"]) != self.committed:
+            return None
+        found = {name: self._arrays[f"populations/{name}"] for name in self._names("populations")}
+        return {name: _text(own) if own.dtype == "S1" else own for name, own in found.items()}
 
     @property
     def profile(self) -> dict[str, float]:

@@ -15,8 +15,9 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
                     after which the first draw follows; stopped, the number of draws after which the rule
                     held; lifted, 1 once a resume has gone beyond it; r_hat, ess and error [quantity], of the
                     last check
-    verdict         of MCMC: share and r_hat [population] of interim populations, fit and sentence, texts, and
-                    draws, the number of draws of each chain that they are of; -1 before the end of the run
+    populations     of MCMC, written at the end: the populations of `dpmix gate` by its defaults and the
+                    verdict on the run (`dpmix.populations.kept`); committed, the number of draws that they
+                    are of, -1 before the end
     constant_data   samples, scaling of the channels, ...: the constants of the layout
     committed       number of draws that are complete in every chain
     synced          number of draws known to be on the disk
@@ -28,7 +29,7 @@ is laid out at its final size, NaN (or -1) where nothing is drawn yet; draws are
 without the HDF5 library. The metadata never change, and the only lock keeps other writers out
 (`dpmix.system.locks`). After a power failure, any part of the writes since the last sync may be lost. Each
 place is only ever written with one value, so a lost value still reads NaN (or -1): this is how a reader
-detects it. Only the verdict of a run that continues is written again; in between, its draws are -1.
+detects it. Only the populations of a run that continues are written again; in between, their committed is -1.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def layout_found(contents: Contents) -> Layout:
         learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
         counts=counts_of(contents),
         cohort=[name for name in COHORT if f"posterior/{name}" in slots],
-        judged="verdict/draws" in slots,
+        judged="populations/committed" in slots,
     )
 
 
@@ -211,10 +212,10 @@ def counts_of(contents: Contents) -> tuple[str, ...]:
 
 
 def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
-    """Copy all draws and sweeps to a file laid out with room for more; the verdict was of fewer draws."""
+    """Copy all draws and sweeps to a file laid out with room for more; the populations were of fewer draws."""
     slots = read_contents(larger).slots
     for name, slot in contents.slots.items():
-        if name.startswith("verdict/"):
+        if name.startswith("populations/"):
             continue
         new = slots[name]
         place = np.memmap(larger, new.dtype, "r+", new.offset, new.shape)
