@@ -25,7 +25,6 @@ from gating import samples, tools
 from in_process import gate_run
 from record import DPMIX, FOLDER, QUICK_FOLDER, read_results, said, write_results
 
-from dpmix.runs.reader import open_run
 
 SETS = ("flowsom_68983", "hipc", "dlbcl")
 REMEDIES = {
@@ -69,7 +68,6 @@ def measured(run: Path, gates: Ints) -> dict[str, Any]:
         "worst": round(min(float(np.nanmax(verdict.r_hat, initial=1.0)), 99.0), 2),
         "fit": verdict.fit,
         "verdict": str(verdict),
-        "interim": str(open_run(run).verdict),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from dpmix.errors import DpmixError
 from dpmix.populations.kept import keep_populations
 from dpmix.runs import bem, mcmc
 from dpmix.runs.loop import OnSweep, Result
@@ -66,3 +67,5 @@ def _judge(run: Run, chosen: Chosen) -> None:
     except KeyboardInterrupt:
         log.warning("%s: complete, but its populations were not found; --resume finds them", run.path)
         raise
+    except (DpmixError, MemoryError) as error:
+        log.warning("%s: complete, but its populations were not found: %s", run.path, error)

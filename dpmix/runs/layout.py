@@ -77,7 +77,7 @@ _POPULATIONS: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
     "populations/numbers": (("used",), np.int32),
     "populations/reference": ((), np.int64),
     "populations/agreement": (("chain", "chain_bis"), np.float64),
-    "populations/pooled": (("pooled",), np.int32),
+    "populations/pooled": (("pooled_draw",), np.int32),
     "populations/tree_modes": (("pooled_component",), np.int32),
     "populations/tree_points": (("mode", "channel"), np.float64),
     "populations/tree_heights": (("mode",), np.float64),
@@ -93,7 +93,7 @@ _POPULATIONS: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
     "populations/committed": ((), np.int64),
 }
 # Dimensions whose places mean nothing, and have no values in the file.
-UNNUMBERED = ("character", "pair", "used", "pooled", "pooled_component", "mode", "point", "population")
+UNNUMBERED = ("character", "pair", "used", "pooled_draw", "pooled_component", "mode", "point", "population")
 
 
 def subset_rows(n_events: int, n_kept: int) -> npt.NDArray[np.int64]:
@@ -217,7 +217,7 @@ class Layout:
             "used": self.chains * min(max(USED_DRAWS // self.chains, 1), self.draws),
             "pair": 2,
             "chain_bis": self.chains,
-            "pooled": POOLED_DRAWS,
+            "pooled_draw": POOLED_DRAWS,
             **dict.fromkeys(("pooled_component", "mode", "population"), most),
             "point": KEPT_POINTS,
             "character": MAX_CHARACTERS,

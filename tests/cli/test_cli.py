@@ -31,7 +31,8 @@ from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_sources
-from dpmix.runs import bem, loop, mcmc
+from dpmix.populations import whole_run
+from dpmix.runs import bem, describe, loop, mcmc, reader
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
@@ -83,7 +84,16 @@ class FakeRun:
 
     def __call__(self, config: Config, **given: Any) -> loop.Result:
         self.given = {"config": config, **given}
-        return loop.Result(Path(config.output.path), self.body(self.given), ["a summary"])
+        return loop.Result(Path(config.output.path), self.body(self.given))
+
+
+@pytest.fixture
+def without_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make runs of `FakeRun` end as if they had written a run file."""
+    monkeypatch.setattr(whole_run, "open_run", lambda path: path)
+    monkeypatch.setattr(whole_run, "keep_populations", lambda run, engine: run)
+    monkeypatch.setattr(reader, "open_run", lambda path: path)
+    monkeypatch.setattr(describe, "describe_run", lambda run: ["a summary"])
 
 
 # Help
@@ -128,6 +138,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
+@pytest.mark.usefixtures("without_file")
 def test_options_reach_the_run(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRun()
     monkeypatch.setattr(LOOPS[kind], f"run_{kind}", fake)
@@ -276,6 +287,7 @@ def test_a_path_may_not_be_empty(folder: Path) -> None:
 # Sampling: output
 
 
+@pytest.mark.usefixtures("without_file")
 def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(given: dict[str, Any]) -> bool:
         logging.getLogger("dpmix").info("the engine is cpu")
