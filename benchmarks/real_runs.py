@@ -6,8 +6,8 @@
 Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
 lineage markers, pooled. Kept are the number of populations above 0.2% of the events, the shares of them whose
-proportion has an R-hat below 1.05 and 1.1, the largest R-hat, and the verdict, which the run file has to have,
-too. Runs stay in the folder RUNS, and a run that is there is not made again. The sets are in
+proportion has an R-hat below 1.05 and 1.1, the largest R-hat, and the verdict, which the run file
+must have, too. Runs stay in the folder RUNS, and a run that is there is not made again. The sets are in
 ../shared, which is not part of this project.
 """
 

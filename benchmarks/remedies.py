@@ -25,7 +25,6 @@ from gating import samples, tools
 from in_process import gate_run
 from record import DPMIX, FOLDER, QUICK_FOLDER, read_results, said, write_results
 
-
 SETS = ("flowsom_68983", "hipc", "dlbcl")
 REMEDIES = {
     "as it is": (),

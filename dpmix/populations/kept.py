@@ -1,10 +1,10 @@
 """The populations that a run file keeps, with the verdict on the run.
 
-When a run of MCMC has ended, its populations are found once, by the defaults of `dpmix gate`, and written to the
-group ``populations`` of its file. Then every command judges the run by the same populations, and `dpmix gate`
-and `dpmix predict` with these defaults read them instead of finding them again. They are read only if all that
-they depend on is the same: the draws of the file, the rule (`RULE`), draws and cut, and engine.weight_floor.
-Processors differ in rounding only, and so do not count.
+When a run of MCMC has ended, its populations are found once, by the defaults of `dpmix gate`, and written to
+the group ``populations`` of its file. Then every command judges the run by the same populations, and
+`dpmix gate` and `dpmix predict` with these defaults read them instead of finding them again. They are read only
+if all that they depend on is the same: the draws of the file, the rule (`RULE`), draws and cut, and
+engine.weight_floor. Processors differ in rounding only: populations found on one are read on any other.
 
 T draws, K components, P populations, L modes, M points.
 """
@@ -61,12 +61,19 @@ def populations_of_run(
     """
     is_default = decisions is None and CutRule(level, n_populations) == CutRule()
     kept = kept_populations(run) if is_default else None
-    if kept is not None and np.array_equal(kept.draws, spread(run, n_draws)):
-        if weight_floor in (None, run.config["engine"]["weight_floor"]):
-            return kept
+    if (
+        kept is not None
+        and np.array_equal(kept.draws, spread(run, n_draws))
+        and _same_floor(run, weight_floor)
+    ):
+        return kept
     return find.find_populations(
         run, make_engine, n_draws=n_draws, level=level, n_populations=n_populations, decisions=decisions
     )
+
+
+def _same_floor(run: Run, weight_floor: float | None) -> bool:
+    return weight_floor in (None, run.config["engine"]["weight_floor"])
 
 
 def kept_populations(run: Run) -> Populations | None:
@@ -75,8 +82,8 @@ def kept_populations(run: Run) -> Populations | None:
     Returns
     -------
     Populations or None
-        Equal to those of `dpmix.populations.find.find_populations` without options. None for a run that goes
-        on, that was continued, or of an earlier version, and for populations of another version of the rule.
+        Equal to those of `dpmix.populations.find.find_populations` without options. None for a run that has
+        not ended, for a file of an earlier version, and for populations of another version of the rule.
     """
     kept = run.kept
     if kept is None or int(kept["rule"]) != RULE:
@@ -91,7 +98,7 @@ def kept_populations(run: Run) -> Populations | None:
 def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
     """Find the populations of a run that has ended, and write them and the verdict to its file.
 
-    Nothing is done for a run that goes on, for Bayesian EM and runs of few draws, in which no chains are
+    Nothing is done for a run that has not ended, for Bayesian EM and runs of few draws, in which no chains are
     compared, for a file of an earlier version, which has no place for them, and where the file has them.
 
     Parameters
@@ -207,7 +214,7 @@ def _used(numbers: Ints) -> int:
 
 
 def _is_sound(found: Populations) -> bool:
-    """Return whether all numbers are within their ranges: a file may be damaged, or made by another program."""
+    """Return whether all numbers are within their ranges; a file may be damaged, or another program's."""
     run, tree = found.run, found.tree
     n_modes, n_populations, n_components = len(tree.heights), found.n_populations, run.n_components
     ranges = [

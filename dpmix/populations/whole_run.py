@@ -27,8 +27,8 @@ def run_to_end(
 ) -> Result:
     """Run a sampler to its end, or until it is asked to stop; find the populations of a run that has ended.
 
-    Ctrl-C stops the sampler after its sweep. While populations are found it ends the process at once: all draws
-    are in the file, and the next `dpmix mcmc --resume` finds the populations.
+    Ctrl-C stops the sampler after its sweep. While populations are found, it raises `KeyboardInterrupt` at
+    once: all draws are in the file, and the next `dpmix mcmc --resume` finds the populations.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ def counts_of(contents: Contents) -> tuple[str, ...]:
 
 
 def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
-    """Copy all draws and sweeps to a file laid out with room for more; the populations were of fewer draws."""
+    """Copy all draws and sweeps to a file laid out with room for more; populations were of fewer draws."""
     slots = read_contents(larger).slots
     for name, slot in contents.slots.items():
         if name.startswith("populations/"):

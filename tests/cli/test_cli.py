@@ -309,6 +309,7 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
 # Sampling: signals
 
 
+@pytest.mark.usefixtures("without_file")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=SIGTERM_KILLS)]
 )
