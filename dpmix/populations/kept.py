@@ -2,8 +2,8 @@
 
 When a run of MCMC has ended, its populations are found once, by the defaults of `dpmix gate`, and written to
 the group ``populations`` of its file. Then every command judges the run by the same populations, and
-`dpmix gate` and `dpmix predict` with these defaults read them instead of finding them again. They are read only
-if all that they depend on is the same: the draws of the file, the rule (`RULE`), draws and cut, and
+`dpmix gate` and `dpmix predict` with these defaults read them instead of finding them again. They are read
+only if all that they depend on is the same: the draws of the file, the rule (`RULE`), draws and cut, and
 engine.weight_floor. Processors differ in rounding only: populations found on one are read on any other.
 
 T draws, K components, P populations, L modes, M points.
@@ -60,20 +60,13 @@ def populations_of_run(
         Of the engines. Default: that of the run.
     """
     is_default = decisions is None and CutRule(level, n_populations) == CutRule()
-    kept = kept_populations(run) if is_default else None
-    if (
-        kept is not None
-        and np.array_equal(kept.draws, spread(run, n_draws))
-        and _same_floor(run, weight_floor)
-    ):
-        return kept
+    if is_default and (weight_floor is None or weight_floor == run.config["engine"]["weight_floor"]):
+        kept = kept_populations(run)
+        if kept is not None and np.array_equal(kept.draws, spread(run, n_draws)):
+            return kept
     return find.find_populations(
         run, make_engine, n_draws=n_draws, level=level, n_populations=n_populations, decisions=decisions
     )
-
-
-def _same_floor(run: Run, weight_floor: float | None) -> bool:
-    return weight_floor in (None, run.config["engine"]["weight_floor"])
 
 
 def kept_populations(run: Run) -> Populations | None:
@@ -98,8 +91,8 @@ def kept_populations(run: Run) -> Populations | None:
 def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
     """Find the populations of a run that has ended, and write them and the verdict to its file.
 
-    Nothing is done for a run that has not ended, for Bayesian EM and runs of few draws, in which no chains are
-    compared, for a file of an earlier version, which has no place for them, and where the file has them.
+    Nothing is done for a run that has not ended, for Bayesian EM and runs of few draws, in which no chains
+    are compared, for a file of an earlier version, which has no place for them, and where the file has them.
 
     Parameters
     ----------

@@ -340,7 +340,7 @@ class Run:
 
     @property
     def has_place_for_populations(self) -> bool:
-        """True if the file has the group ``populations``; those of earlier versions and Bayesian EM do not."""
+        """True if the file has the group ``populations``; not in earlier versions and for Bayesian EM."""
         return "populations/committed" in self._arrays
 
     @property
