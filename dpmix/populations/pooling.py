@@ -71,7 +71,9 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
 
 def held_mixtures(run: Run) -> Callable[[int, int], Mixture]:
     """Return a function that returns the mixture of a draw; those used last are kept in memory."""
-    return lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
+    most = HELD_BYTES // run.covariances[0, 0].nbytes
+    held: Callable[[int, int], Mixture] = lru_cache(most)(partial(mixture_of_draw, run))
+    return held
 
 
 def transformed_draw(run: Run, scaling: Scaling, chain: int, draw: int) -> tuple[Array, Array, Array]:

@@ -388,10 +388,9 @@ def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyAr
         group.create_variable(name, dims, array.dtype, data=array)
 
 
-def unwritten(dtype: npt.DTypeLike) -> np.generic:
-    """Return the value of a number that was not written: NaN, or -1 in integers."""
-    kind = np.dtype(dtype)
-    return kind.type(np.nan if kind.kind == "f" else -1)
+def unwritten(dtype: npt.DTypeLike) -> AnyArray:
+    """Return the value of a number that was not written, an array []: NaN, or -1 in integers."""
+    return np.array(np.nan if np.dtype(dtype).kind == "f" else -1, dtype)
 
 
 def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
@@ -400,5 +399,5 @@ def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
     if dtype != "S1":  # h5py would fill a text with arbitrary bytes; the default is 0
-        properties.set_fill_value(np.asarray(unwritten(dtype)))
+        properties.set_fill_value(unwritten(dtype))
     return properties
