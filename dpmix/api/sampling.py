@@ -41,6 +41,9 @@ def run_mcmc(
     so far, and the same call with ``resume=True`` continues to the draws of an uninterrupted run. A second
     Ctrl-C ends the run at once; it resumes from its last checkpoint.
 
+    At the end, the populations of `dpmix.gate` are found and kept in the run file, for ``verdict``. Ctrl-C
+    meanwhile keeps all draws, and ``resume=True`` finds the populations.
+
     Parameters
     ----------
     config : Config, mapping or path
