@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
-from dpmix.populations import find, forest
+from dpmix.populations import find, pooling
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.pooling import mixture_of_draw
@@ -446,7 +446,7 @@ def test_mixtures_in_memory_and_recomputed_are_the_same(
     events = sample(found.run, found.draws, 100)
     held = memberships(found, events)
     assert found.mixture(*found.draws[0]) is found.mixture(*found.draws[0])
-    monkeypatch.setattr(forest, "HELD_BYTES", 0)
+    monkeypatch.setattr(pooling, "HELD_BYTES", 0)
     recomputed = find_populations(found.run, cpu)
     assert recomputed.mixture(*recomputed.draws[0]) is not recomputed.mixture(*recomputed.draws[0])
     for one, other in zip(memberships(recomputed, events), held, strict=True):
