@@ -35,7 +35,7 @@ BAD_FIT = 1.1
 MOST_NAMED = 8
 # Of runs with so many draws of each chain, four times the draws, four times the burn-in and other seeds left
 # as many populations apart. A resolution left fewer, but lost populations, so it is not advised either
-# (benchmarks/remedies.py).
+# (benchmarks/results/remedies.json).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
 # Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
