@@ -105,8 +105,7 @@ def space_of(events: Events, linearize: bool) -> Space:
     ConfigError
         GatingML cannot describe it.
     """
-    divided = linearize and events.scaling.gain
-    units = [_units(source, divided) for source in events.sources]
+    units = [_units(source, linearize) for source in events.sources]
     if any(other != units[0] for other in units):
         raise ConfigError(
             ["--strategy: the gain of a channel ($PnG) differs between samples; gate them apart"]
