@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -12,9 +12,12 @@ from threadpoolctl import ThreadpoolController
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
 from dpmix.explore.learn import can_learn, learn
-from dpmix.explore.posterior import Device, Posterior
+from dpmix.explore.posterior import Posterior
 from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
 SOON = 100
 """Judgements up to which the covariance is learned again at each screen; learning takes a moment."""
@@ -70,7 +73,7 @@ class Explorer:
         values: Array,
         checks: Bools | None = None,
         screens: Ints | None = None,
-        device: Device | None = None,
+        device: CudaGaussianProcess | None = None,
     ) -> None:
         """Add judgements, float64 [m], of events, int64 [m].
 
@@ -81,7 +84,7 @@ class Explorer:
             Events that `screen` returned as checks. Default: none.
         screens : int64 [m], optional
             Numbers of the screens of the events, ascending, above those before. Default: one screen.
-        device : Device, optional
+        device : CudaGaussianProcess, optional
             Devices that compute the pass over the events. Default: the CPU.
 
         Raises
@@ -108,7 +111,7 @@ class Explorer:
         """Return whether the next screen needs a covariance that `learn_ahead` has not learned yet."""
         return self._next_learned() > max(self._learned, self._ahead[0])
 
-    def learn_ahead(self, device: Device | None = None) -> None:
+    def learn_ahead(self, device: CudaGaussianProcess | None = None) -> None:
         """Compute what the next screen needs anyway: the covariance, and the posterior by it."""
         if self.is_to_learn():
             learned = self._next_learned()
@@ -127,7 +130,7 @@ class Explorer:
             covariance = learn(self._firsts, points, self.values[:n])
         return Posterior(self._events, covariance, self._threads)
 
-    def _complete(self, posterior: Posterior, device: Device | None) -> None:
+    def _complete(self, posterior: Posterior, device: CudaGaussianProcess | None) -> None:
         """Add the judgements that the posterior does not have yet."""
         known = len(posterior.judged.values)
         ends = _ends(self.screens[known:])[:-1]
