@@ -16,8 +16,8 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
-from dpmix.populations.hierarchy import Node
 from dpmix.populations.misfit import Fit
+from dpmix.populations.nested import Node
 from dpmix.populations.phenotypes import full_phenotypes
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy

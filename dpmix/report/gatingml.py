@@ -38,7 +38,7 @@ from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.hierarchy import Node
+from dpmix.populations.nested import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import Strategy
