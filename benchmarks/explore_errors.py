@@ -25,7 +25,7 @@ from record import arguments, read_results, said, write_results
 from dpmix.engines.cuda_devices import describe, devices
 from dpmix.explore.covariance import SHAPES, Covariance, first_covariance
 from dpmix.explore.learn import LIMIT, learn
-from dpmix.explore.posterior import Device, Judged, Posterior
+from dpmix.explore.posterior import Device, EventPosterior, Judged
 from dpmix.explore.screen import SIZE
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -47,9 +47,9 @@ def exact(judged: Judged, events: Floats) -> tuple[Array, Array]:
 
 def in_screens(
     events: Floats, covariance: Covariance, points: Array, values: Array, device: Device | None = None
-) -> Posterior:
+) -> EventPosterior:
     """Return the posterior at all events, with judgements added in screens."""
-    posterior = Posterior(events, covariance)
+    posterior = EventPosterior(events, covariance)
     for start in range(0, len(values), SIZE):
         posterior.add(points[start : start + SIZE], values[start : start + SIZE], device=device)
     return posterior

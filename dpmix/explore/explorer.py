@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
 from dpmix.explore.learn import can_learn, learn
-from dpmix.explore.posterior import Posterior
+from dpmix.explore.posterior import EventPosterior
 from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -54,7 +54,7 @@ class Explorer:
         Judged events that were random ones of those found.
     screens : int64 [n]
         Number of the screen of each, ascending.
-    posterior : Posterior
+    posterior : EventPosterior
     """
 
     def __init__(self, events: Floats, seed: int = 0, threads: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Explorer:
         self.values: Array = np.empty(0)
         self.checks: Bools = np.empty(0, bool)
         self.screens: Ints = np.empty(0, np.int64)
-        self.posterior = Posterior(events, self._firsts[0], threads)
+        self.posterior = EventPosterior(events, self._firsts[0], threads)
         self._learned, self._ahead = 0, (0, self.posterior)  # judgements that the covariance was learned from
 
     def judge(
@@ -121,16 +121,16 @@ class Explorer:
     def _next_learned(self) -> int:
         return judgements_to_learn(self.values, self.screens, ahead=True)
 
-    def _learn(self, n: int) -> Posterior:
+    def _learn(self, n: int) -> EventPosterior:
         """Return the posterior, perhaps without judgements yet, by the covariance learned from n of them."""
         if n == self._ahead[0]:
             return self._ahead[1]
         points = np.asarray(self._events[self.rows[:n]], np.float64)
         with one_blas_thread():
             covariance = learn(self._firsts, points, self.values[:n])
-        return Posterior(self._events, covariance, self._threads)
+        return EventPosterior(self._events, covariance, self._threads)
 
-    def _complete(self, posterior: Posterior, device: CudaGaussianProcess | None) -> None:
+    def _complete(self, posterior: EventPosterior, device: CudaGaussianProcess | None) -> None:
         """Add the judgements that the posterior does not have yet."""
         known = len(posterior.judged.values)
         ends = _ends(self.screens[known:])[:-1]

@@ -89,7 +89,7 @@ class Judged:
         return means, np.maximum(noise - noise**2 * (self.inverse**2).sum(axis=0), 0.0)
 
 
-class Posterior:
+class EventPosterior:
     """Posterior mean and variance of the signal at all events.
 
     Parameters

@@ -126,7 +126,7 @@ def sweep(
     return following, Info(order, *moves, *swaps)
 
 
-def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.Tables | None:
+def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.TableCounts | None:
     """Draw the table counts of the hierarchical model, which are the counts for sticks and label swaps."""
     if state.cohort is None or stats.by_sample is None:
         return None
@@ -138,7 +138,7 @@ def _with_cohort(
     following: State,
     state: State,
     stats: Stats,
-    tables: cohort.Tables,
+    tables: cohort.TableCounts,
     order: Ints | None,
     prior: Prior,
     stream: Stream,
