@@ -70,7 +70,7 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, standardised events and gates of each sample of a set, or of the first so many."""
+    """Number, standardised events and gates of each sample of a set, or of the first this many."""
     labelled, _ = tools()
     events, gates, _, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
