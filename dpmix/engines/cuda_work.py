@@ -75,7 +75,7 @@ class DeviceFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Gates:
+class MembershipWork:
     """The memberships that a pass computes.
 
     Attributes
@@ -133,7 +133,7 @@ class LastLabels:
 
 @dataclass(frozen=True)
 class SampleParameters:
-    """The parameters of each sample, in place of those of the mixture.
+    """The parameters of each sample, instead of those of the mixture.
 
     Attributes
     ----------
@@ -161,21 +161,21 @@ class Pass:
         None for an E step.
     labels : HostLabels, optional
         Array that a draw or an E step fills with the labels of all events.
-    gates : Gates, optional
+    gates : MembershipWork, optional
         For memberships.
     division : Division, optional
         For sides of pairs; needs a key.
     last : LastLabels, optional
         For a pruned draw.
     rounded : bool
-        Return the rounded sums in place of their state, a quarter of the bytes; for a pass on one device.
+        Return the rounded sums instead of their state, a quarter of the bytes; for a pass on one device.
     """
 
     components: Array
     samples: SampleParameters | None = None
     key: Key | None = None
     labels: HostLabels | None = None
-    gates: Gates | None = None
+    gates: MembershipWork | None = None
     division: Division | None = None
     last: LastLabels | None = None
     rounded: bool = False

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dpmix.errors import ConfigError
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare, gated_samples, unread_gates
-from dpmix.populations.hierarchy import find_hierarchy, unions_of
+from dpmix.populations.nested import find_nested, unions_of
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
@@ -148,7 +148,7 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
         is_found = gating.exploration.is_found.astype(np.int32)
         gating = replace(gating, explored_strategy=find_strategies(events, is_found, 2, seed)[1])
     unions = unions_of(gating.tree, gating.modes)
-    gating = replace(gating, hierarchy=find_hierarchy(events, population, found, unions, seed))
+    gating = replace(gating, hierarchy=find_nested(events, population, found, unions, seed))
     hierarchy = nested(gating.hierarchy)
     tables.write_strategy(folder / TABLE, gating)
     tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)

@@ -38,7 +38,7 @@ from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.hierarchy import Node
+from dpmix.populations.nested import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import Strategy
@@ -105,8 +105,7 @@ def space_of(events: Events, linearize: bool) -> Space:
     ConfigError
         GatingML cannot describe it.
     """
-    divided = linearize and events.scaling.gain
-    units = [_units(source, divided) for source in events.sources]
+    units = [_units(source, linearize) for source in events.sources]
     if any(other != units[0] for other in units):
         raise ConfigError(
             ["--strategy: the gain of a channel ($PnG) differs between samples; gate them apart"]
@@ -202,7 +201,7 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 
 
 def shortest(gating: Gating) -> list[NamedGates]:
-    """Return the named shortest sequences of all populations, last of the cells found by judging."""
+    """Return the named shortest sequences of all populations, last of the explored cells."""
     added = () if gating.explored_strategy is None else (gating.explored_strategy,)
     return [
         NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)

@@ -20,10 +20,7 @@ import numpy.typing as npt
 from dpmix import __version__
 from dpmix.runs.profile import SPANS
 
-# 2: counts of moves and of emptied components; files of format 1 are read without them.
-# 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was. And the
-# group convergence, where mcmc.until is not null; other files are read without it. And the draws in COHORT.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 3  # that of 1.0.0; 1 and 2 were never released, and are refused
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (
     "splits_proposed",
@@ -159,7 +156,7 @@ class Layout:
     learned : sequence of str
         The learned ones of `dpmix.model.mixture.HYPERPARAMETERS`.
     counts : sequence of str
-        `COUNTS` of the kind; none in files of format 1.
+        `COUNTS` of the kind.
     cohort : sequence of str
         Those of `COHORT` that the model has; none for a pooled model.
     judged : bool

@@ -282,16 +282,13 @@ def _reports(session: Session, plan: Plan, sweep: _Sweep) -> Iterator[SweepRepor
 
 
 def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:
-    """Return the chains of the checkpoint; none where there is no checkpoint.
-
-    Checkpoints written before moves were counted have none; neither have their run files.
-    """
+    """Return the chains of the checkpoint; none where there is no checkpoint."""
     checkpoint = load_checkpoint(session, resume)
     if checkpoint is None:
         return []
     shape = len(checkpoint.states), 2, len(MCMC_COUNTS)
-    counts = checkpoint.extra.get("counts", np.zeros(shape, np.int64))
-    if counts.shape != shape:
+    counts = checkpoint.extra.get("counts")
+    if counts is None or counts.shape != shape:
         raise DataError(
             f"{checkpoint_path(session.writer.path)}: does not fit the run; restart with --overwrite"
         )

@@ -38,7 +38,7 @@ def open_run(path: str | os.PathLike[str], *, transformed: bool = False) -> Run:
         A file that ``dpmix mcmc`` or ``dpmix bem`` wrote.
     transformed : bool
         Return means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead
-        of the standardised scale of the sampler. Log likelihoods remain those of the standardised events.
+        of the standardised scale of the sampler. Log likelihoods still refer to the standardised events.
 
     Returns
     -------
@@ -82,7 +82,7 @@ class Run:
         self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
 
     def __fspath__(self) -> str:
-        """Return the path: functions that take a run file take a `Run`, too."""
+        """Return the path: functions that accept a run file accept a `Run`, too."""
         return str(self.path)
 
     def __repr__(self) -> str:
@@ -287,8 +287,7 @@ class Run:
         """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw].
 
         Also the counts of proposed and accepted moves (Bayesian EM: ``emptied``), int64 [chain, draw], summed
-        over the sweeps since the previous draw; the first draw counts from the end of the burn-in. Files of
-        format 1 have no counts.
+        over the sweeps since the previous draw; the first draw counts from the end of the burn-in.
         """
         return {name: self._drawn(f"sample_stats/{name}") for name in self._names("sample_stats")}
 
@@ -311,7 +310,7 @@ class Run:
     def moves(self) -> dict[str, tuple[int, int]]:
         """Accepted and proposed ``splits``, ``merges`` and ``swaps`` after the burn-in, over all chains.
 
-        Empty for Bayesian EM and for files of format 1.
+        Empty for Bayesian EM.
         """
         stats = self.sample_stats
         return {
@@ -322,8 +321,7 @@ class Run:
 
     @property
     def emptied(self) -> int | None:
-        """Components emptied by the best start of Bayesian EM; None before the run is complete, for MCMC, and
-        for files of format 1."""
+        """Components emptied by the best start of Bayesian EM; None before it is complete, and for MCMC."""
         counts = self.sample_stats.get("emptied")
         return None if counts is None or not counts.size else int(counts[0, 0])
 

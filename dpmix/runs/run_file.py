@@ -146,7 +146,7 @@ def read_contents(path: Path) -> Contents:
     Raises
     ------
     DataError
-        The file is missing, not a run file, truncated, or of a newer format.
+        The file is missing, not a run file, truncated, or of another format.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such run file")
@@ -161,6 +161,11 @@ def read_contents(path: Path) -> Contents:
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
             _require_own(file)
+            if 0 < found < FORMAT_VERSION:
+                raise DataError(
+                    f"{path}: run file of format {found}, of a version before 1.0.0; this dpmix reads format "
+                    f"{FORMAT_VERSION}: make the run again"
+                )
             datasets = {name: file[name] for name in COUNTERS} | {
                 f"{group}/{name}": dataset
                 for group in GROUPS
@@ -206,7 +211,7 @@ def layout_found(contents: Contents) -> Layout:
 
 
 def counts_of(contents: Contents) -> tuple[str, ...]:
-    """Return the names of the counts in a run file: `COUNTS` of its kind, or none in format 1."""
+    """Return the names of the counts in a run file: `COUNTS` of its kind, if it was laid out with them."""
     names = COUNTS[contents.attributes["kind"]]
     return names if any(f"trace/{name}" in contents.slots for name in names) else ()
 

@@ -298,7 +298,7 @@ class RunWriter:
             self._write("posterior/tau", place, own.taus)
 
     def _write_counts(self, group: str, place: tuple[int, int], record: Record) -> None:
-        """Write the counts of a record; a file of format 1 has no place for them."""
+        """Write the counts of a record, if the file was laid out with them."""
         if self._counts:
             for name, count in zip(self._counts, record.counts, strict=True):
                 self._write(f"{group}/{name}", place, count)

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from dpmix.cli import main
 from dpmix.drift.covariance import CORRELATIONS, Correlation
-from dpmix.drift.fit import Prior, fit
+from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
 from dpmix.errors import DataError
@@ -48,7 +48,7 @@ def test_a_fast_signal_is_not_taken_for_noise() -> None:
     for _ in range(8):
         wave = 0.3 * np.sin(2.0 * np.pi * (times / random.uniform(9.0, 13.0) + random.random()))
         points = make_points(times, wave + 0.1 * random.standard_normal(150), errors)
-        covariance = fit(points, Prior.weak(100.0, 0.1)).covariance
+        covariance = fit(points, SignalPrior.weak(100.0, 0.1)).covariance
         assert covariance.variance > 5.0 * covariance.nugget
 
 

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from dpmix.drift import steps
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.fit import Prior
+from dpmix.drift.fit import SignalPrior
 from dpmix.drift.judge import judge
 from dpmix.drift.steps import (
     MOST_SHORTEST,
@@ -116,7 +116,7 @@ def test_a_million_blocks_are_divided() -> None:
 
 
 def test_medians_far_off_side_by_side_are_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 60,000 medians one in 40 lies between two populations. The change points of a wave take them."""
+    """One in 40 of 60,000 medians lies between two populations. The change points of a wave take them."""
     random, x = np.random.default_rng(3), np.linspace(0.0, 1.0, 60_000)
     far = random.random(60_000) < 0.025
     values = 0.25 * np.sin(6.0 * x) + np.where(
@@ -155,7 +155,7 @@ def test_the_evidence_of_steps_is_the_density_of_the_values(
     assert set(changes) <= set(groups)
     times, errors = np.sort(random.uniform(0.0, 10.0, 20)), random.uniform(0.1, 0.2, 20)
     values = 0.4 * (np.arange(20) >= 8) + 0.15 * random.standard_normal(20)
-    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
 
     def plainly(kept: list[int]) -> float:
         logs = []

@@ -96,7 +96,7 @@ def unions_of(tree: Tree, modes: npt.NDArray[np.integer]) -> list[Union]:
     return sorted(found, key=lambda union: (-len(union), union))
 
 
-def find_hierarchy(
+def find_nested(
     events: Events,
     population: npt.NDArray[np.int32],
     strategies: Sequence[Strategy],
