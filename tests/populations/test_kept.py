@@ -209,7 +209,7 @@ def test_a_damaged_place_is_not_read(run: Run, caplog: pytest.LogCaptureFixture)
 
 
 def test_runs_that_keep_none(folder: Path, tmp_path: Path) -> None:
-    """Of Bayesian EM and of few draws, in which no chains are compared."""
+    """Bayesian EM and few draws compare no chains."""
     files = {"files": [str(folder / "events.npy")]}
     few = dpmix.run_mcmc(a_config(tmp_path, "few.h5", mcmc={**LENGTHS, "draws": 7}, data=files))
     assert few.kept is None

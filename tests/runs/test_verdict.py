@@ -153,7 +153,7 @@ def test_a_run_that_goes_on_has_a_preliminary_verdict(tmp_path: Path) -> None:
 
 
 def test_a_file_without_its_populations_is_judged_by_interim_ones(tmp_path: Path) -> None:
-    """As those of earlier versions, which have no place for them."""
+    """Files of earlier versions have no place for them."""
     path = a_run(tmp_path, 20)
     text = str(open_run(path).verdict)
     assert "interim population" in text
