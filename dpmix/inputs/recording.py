@@ -47,10 +47,12 @@ class Recording:
     n_events : int
     channels : tuple of Judgement
         In units of each channel's spread; then the event rate, if there is time.
+    in_use : tuple of bool
+        False for a channel that a run leaves out by default (scatter). The event rate is in use.
     shares : tuple of float
         Of the events in unsteady stretches of each of these.
     unsteady : float
-        Share of the events in stretches where any channel or the rate is unsteady.
+        Share of the events in stretches where any channel in use or the rate is unsteady.
     is_unsteady : bool [N]
         These events.
     shown_times, shown : float64 [M], [M, D]
@@ -61,6 +63,7 @@ class Recording:
     by: By
     n_events: int
     channels: tuple[Judgement, ...]
+    in_use: tuple[bool, ...]
     shares: tuple[float, ...]
     unsteady: float
     is_unsteady: npt.NDArray[np.bool_]
@@ -76,19 +79,26 @@ class Recording:
     @property
     def sentence(self) -> str:
         """Return what was found, in one line without the name of the file."""
-        bad = [one for one in self.channels if one.verdict in ("drift", "steps")]
-        bad.sort(key=lambda one: -one.low / one.limit)
+        bad = sorted(
+            (one.low / one.limit, f"{one.name} ({one.verdict}, {one.range:.2f})", used)
+            for one, used in zip(self.channels, self.in_use, strict=True)
+            if one.verdict in ("drift", "steps")
+        )[::-1]
+        counted = [text for _, text, used in bad if used]
+        others = [text for _, text, used in bad if not used]
         start = f"{self.n_events:,} events by {self.by}, "
-        if not bad:
-            unsure = sum(one.verdict == "unsure" for one in self.channels)
-            return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
-        shown = first_few([f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad])
-        return f"{start}{self.unsteady:.1%} in unsteady stretches: {shown}"
+        end = f"; not counted, since runs leave them out: {first_few(others)}" if others else ""
+        if counted:
+            return f"{start}{self.unsteady:.1%} in unsteady stretches: {first_few(counted)}{end}"
+        both = zip(self.channels, self.in_use, strict=True)
+        unsure = sum(one.verdict == "unsure" for one, used in both if used)
+        return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady") + end
 
     @property
     def worst(self) -> Judgement:
-        """Return the channel whose range of drift is most certainly above its limit."""
-        return max(self.channels, key=lambda one: one.low / one.limit)
+        """Return the channel in use whose range of drift is most certainly above its limit."""
+        used = [one for one, in_use in zip(self.channels, self.in_use, strict=True) if in_use]
+        return max(used or self.channels, key=lambda one: one.low / one.limit)
 
 
 def study(
@@ -124,7 +134,7 @@ def study(
     times = times_of(source, by)
     if source.n_events < 10 * BLOCK:
         raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * BLOCK}")
-    plan, names, transforms = _channels(source)
+    plan, names, transforms, taken = _channels(source)
     shown_rows = some_rows([source])[0]
     shown = np.concatenate([_read(plan, transforms, *rows) for rows in shown_rows])
     shown_times = np.concatenate([times[start:stop] for start, stop in shown_rows])
@@ -143,12 +153,14 @@ def study(
     with one_thread(), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     rate = channels[-1] if by == "time" else None
-    is_unsteady, shares = _unsteady_events(channels[: len(usable)], blocks, rate, times)
+    in_use = tuple(taken[k] for k in usable)
+    is_unsteady, shares = _unsteady_events(channels[: len(usable)], in_use, blocks, rate, times)
     return Recording(
         source.name,
         by,
         source.n_events,
         tuple(channels),
+        (*in_use, *([True] if by == "time" else [])),
         shares,
         float(is_unsteady.mean()),
         is_unsteady,
@@ -158,12 +170,17 @@ def study(
 
 
 def _unsteady_events(
-    channels: Sequence[Judgement], blocks: Blocks, rate: Judgement | None, times: Array
+    channels: Sequence[Judgement],
+    in_use: Sequence[bool],
+    blocks: Blocks,
+    rate: Judgement | None,
+    times: Array,
 ) -> tuple[npt.NDArray[np.bool_], tuple[float, ...]]:
-    """Return which events are unsteady [N], and their shares by channel, with that of the rate last."""
+    """Return which events are unsteady [N] in use, and the shares by channel, with that of the rate last."""
     sizes = np.diff(blocks.starts)
     shares = [float(sizes @ one.unsteady / len(times)) for one in channels]
-    found = np.repeat(np.logical_or.reduce([one.unsteady for one in channels]), sizes)
+    used = [one.unsteady for one, counted in zip(channels, in_use, strict=True) if counted]
+    found = np.repeat(np.logical_or.reduce([np.zeros(len(sizes), bool), *used]), sizes)
     if rate is not None:
         many = 0
         for start in range(0, len(times), READ_EVENTS):
@@ -205,15 +222,18 @@ def rate_of(values: Array) -> Array:
     return np.asarray((0.5 * np.maximum(values + 1.0, 0.0)) ** 2)
 
 
-def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform]]:
-    """Return how to read the channels, uncompensated: the markers of the default config, and scatter."""
+def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform], list[bool]]:
+    """Return how to read the channels, uncompensated: the markers of the default config, and scatter.
+
+    The last list is True for the channels of the default config.
+    """
     settings = suggest([source], "none").channels
     numeric = [channel.numeric for channel in source.details]
     usual = [k for k, one in enumerate(settings) if numeric[k] and (one.taken or one.why == "scatter")]
     plans, _ = plan_files(DataConfig(files=["-"], compensation="none"), Path(), [source], [usual])
     transforms = [settings[k].transform or Transform() for k in usual]
     names = [settings[k].marker or settings[k].detector for k in usual]
-    return plans[0], names, transforms
+    return plans[0], names, transforms, [settings[k].taken for k in usual]
 
 
 def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) -> Array:
