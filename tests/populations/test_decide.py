@@ -98,6 +98,25 @@ def test_a_population_without_a_valley_is_not_split() -> None:
         split(ripples, frozenset({1, 2}))
 
 
+def test_a_merge_keeps_order_and_colours_of_the_others(forest: Forest, begun: Decisions) -> None:
+    unions = decided(forest, begun).unions
+    merged = act(forest, begun, Merge(populations=(unions[4], unions[2])))
+    both = decided(forest, merged)  # the third has 0.28 now, more than the second
+    assert both.unions == [unions[0], unions[1], tuple(sorted(unions[2] + unions[4])), unions[3]]
+    assert both.colours == (0, 1, 2, 3)
+    first = decided(forest, act(forest, begun, Merge(populations=(unions[0], unions[1]))))
+    assert first.unions[1:] == [*unions[2:]]
+    assert first.colours == (0, 2, 3, 4)
+    assert decided_populations(forest, first).colours == first.colours
+    apart = decided(forest, act(forest, merged, Split(population=both.unions[2])))
+    assert apart.unions == unions
+    assert apart.colours == (0, 1, 2, 3, 4)
+    one = act(forest, begun, Cut(populations=2))
+    halves = decided(forest, act(forest, one, Split(population=decided(forest, one).unions[0])))
+    assert halves.unions[1] == decided(forest, one).unions[1], "the smaller side comes last"
+    assert halves.colours == (0, 1, 2)
+
+
 def test_names_and_colours_belong_to_a_set_of_modes(forest: Forest, begun: Decisions) -> None:
     unions = decided(forest, begun).unions
     named = act(forest, begun, Name(population=unions[1], name=" T  cells "))
