@@ -94,8 +94,8 @@ def command(
     """Show whether FILES (names, globs or folders) were recorded steadily.
 
     Each channel's signal over time is a Gaussian process with steps, fitted to medians of blocks of events.
-    The values are not compensated. Channels that a run leaves out by default (scatter) are judged, but their
-    events do not count as unsteady. A file without a channel of time is named if other files have one.
+    The values are not compensated. Further measurements of a scatter detector, such as SSC-W next to SSC-A,
+    are judged but do not count. A file without a channel of time is named if other files have one.
 
     \b
     Files in the folder of --output:

@@ -16,7 +16,7 @@ from dpmix.report.drift import COLUMNS, PAGE, TABLE
 
 FOLDER = "drift"
 MOST_BYTES = 20_000_000  # of a page
-READ = {*COLUMNS} - {"in use"}  # columns that tables of all versions have
+READ = {*COLUMNS} - {"counted"}  # columns that tables of all versions have
 ORDER = ("steady", "unsure", "drift", "steps")
 """Verdicts on a channel, the worst last (`dpmix.drift.judge`)."""
 
@@ -44,7 +44,7 @@ def verdict(folder: Path, file: str) -> dict[str, Any] | None:
     report = table.with_name(PAGE).is_file()
     if problem := next((row["problem"] for row in rows if row["problem"]), ""):
         return {"verdict": "not judged", "text": problem, "report": report}
-    rows = [row for row in rows if row.get("in use") != "no"] or rows
+    rows = [row for row in rows if row.get("counted") != "no"] or rows
     worst = max((row["verdict"] for row in rows), key=ORDER.index)
     bad = [f"{row['channel']} ({row['verdict']})" for row in rows if row["verdict"] == worst]
     text = f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}" if worst != ORDER[0] else ""

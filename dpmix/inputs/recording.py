@@ -16,9 +16,11 @@ from dpmix.drift.device import Device
 from dpmix.drift.judge import Judgement, judge
 from dpmix.drift.summaries import BLOCK, LIMIT, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
+from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.default_channels import some_rows
 from dpmix.inputs.event_times import READ_EVENTS, By, times_of
 from dpmix.inputs.file_plans import FilePlan, plan_files
+from dpmix.inputs.quality_channels import SIZES
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Transform
@@ -47,12 +49,13 @@ class Recording:
     n_events : int
     channels : tuple of Judgement
         In units of each channel's spread; then the event rate, if there is time.
-    in_use : tuple of bool
-        False for a channel that a run leaves out by default (scatter). The event rate is in use.
+    counted : tuple of bool
+        False for a further measurement of a scatter detector, such as SSC-W next to SSC-A, which no run uses.
+        The event rate counts.
     shares : tuple of float
         Of the events in unsteady stretches of each of these.
     unsteady : float
-        Share of the events in stretches where any channel in use or the rate is unsteady.
+        Share of the events in stretches where any channel that counts is unsteady.
     is_unsteady : bool [N]
         These events.
     shown_times, shown : float64 [M], [M, D]
@@ -63,7 +66,7 @@ class Recording:
     by: By
     n_events: int
     channels: tuple[Judgement, ...]
-    in_use: tuple[bool, ...]
+    counted: tuple[bool, ...]
     shares: tuple[float, ...]
     unsteady: float
     is_unsteady: npt.NDArray[np.bool_]
@@ -80,24 +83,24 @@ class Recording:
     def sentence(self) -> str:
         """Return what was found, in one line without the name of the file."""
         bad = sorted(
-            (one.low / one.limit, f"{one.name} ({one.verdict}, {one.range:.2f})", used)
-            for one, used in zip(self.channels, self.in_use, strict=True)
+            (one.low / one.limit, f"{one.name} ({one.verdict}, {one.range:.2f})", counts)
+            for one, counts in zip(self.channels, self.counted, strict=True)
             if one.verdict in ("drift", "steps")
         )[::-1]
-        counted = [text for _, text, used in bad if used]
-        others = [text for _, text, used in bad if not used]
+        drifting = [text for _, text, counts in bad if counts]
+        others = [text for _, text, counts in bad if not counts]
         start = f"{self.n_events:,} events by {self.by}, "
-        end = f"; not counted, since runs leave them out: {first_few(others)}" if others else ""
-        if counted:
-            return f"{start}{self.unsteady:.1%} in unsteady stretches: {first_few(counted)}{end}"
-        both = zip(self.channels, self.in_use, strict=True)
-        unsure = sum(one.verdict == "unsure" for one, used in both if used)
+        end = f"; not counted: {first_few(others)}" if others else ""
+        if drifting:
+            return f"{start}{self.unsteady:.1%} in unsteady stretches: {first_few(drifting)}{end}"
+        both = zip(self.channels, self.counted, strict=True)
+        unsure = sum(one.verdict == "unsure" for one, counts in both if counts)
         return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady") + end
 
     @property
     def worst(self) -> Judgement:
-        """Return the channel in use whose range of drift is most certainly above its limit."""
-        used = [one for one, in_use in zip(self.channels, self.in_use, strict=True) if in_use]
+        """Return the channel that counts whose range of drift is most certainly above its limit."""
+        used = [one for one, counts in zip(self.channels, self.counted, strict=True) if counts]
         return max(used or self.channels, key=lambda one: one.low / one.limit)
 
 
@@ -153,14 +156,14 @@ def study(
     with one_thread(), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     rate = channels[-1] if by == "time" else None
-    in_use = tuple(taken[k] for k in usable)
-    is_unsteady, shares = _unsteady_events(channels[: len(usable)], in_use, blocks, rate, times)
+    counted = tuple(taken[k] for k in usable)
+    is_unsteady, shares = _unsteady_events(channels[: len(usable)], counted, blocks, rate, times)
     return Recording(
         source.name,
         by,
         source.n_events,
         tuple(channels),
-        (*in_use, *([True] if by == "time" else [])),
+        (*counted, *([True] if by == "time" else [])),
         shares,
         float(is_unsteady.mean()),
         is_unsteady,
@@ -171,15 +174,15 @@ def study(
 
 def _unsteady_events(
     channels: Sequence[Judgement],
-    in_use: Sequence[bool],
+    counted: Sequence[bool],
     blocks: Blocks,
     rate: Judgement | None,
     times: Array,
 ) -> tuple[npt.NDArray[np.bool_], tuple[float, ...]]:
-    """Return which events are unsteady [N] in use, and the shares by channel, with that of the rate last."""
+    """Return which events are unsteady [N], and the shares by channel, with that of the rate last."""
     sizes = np.diff(blocks.starts)
     shares = [float(sizes @ one.unsteady / len(times)) for one in channels]
-    used = [one.unsteady for one, counted in zip(channels, in_use, strict=True) if counted]
+    used = [one.unsteady for one, counts in zip(channels, counted, strict=True) if counts]
     found = np.repeat(np.logical_or.reduce([np.zeros(len(sizes), bool), *used]), sizes)
     if rate is not None:
         many = 0
@@ -225,7 +228,8 @@ def rate_of(values: Array) -> Array:
 def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform], list[bool]]:
     """Return how to read the channels, uncompensated: the markers of the default config, and scatter.
 
-    The last list is True for the channels of the default config.
+    The last list is True for the channels of the default config, and for one measurement of each scatter
+    detector: its area, or else its height. Scatter shows bubbles and clogs that no marker shows.
     """
     settings = suggest([source], "none").channels
     numeric = [channel.numeric for channel in source.details]
@@ -233,7 +237,18 @@ def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform], lis
     plans, _ = plan_files(DataConfig(files=["-"], compensation="none"), Path(), [source], [usual])
     transforms = [settings[k].transform or Transform() for k in usual]
     names = [settings[k].marker or settings[k].detector for k in usual]
-    return plans[0], names, transforms, [settings[k].taken for k in usual]
+    return plans[0], names, transforms, [settings[k].taken or k in _sizes(source, usual) for k in usual]
+
+
+def _sizes(source: Source, numbers: Sequence[int]) -> set[int]:
+    """Return the best measurement of each scatter detector among some channels."""
+    best: dict[str, tuple[int, int]] = {}
+    for k in numbers:
+        if why_not_measured(source.details[k]) == "scatter":
+            own = measurement(source.channels[k], source.channels, source.kind is not None)
+            if own.quantity in SIZES:
+                best[own.stem] = min(best.get(own.stem, (len(SIZES), k)), (SIZES.index(own.quantity), k))
+    return {k for _, k in best.values()}
 
 
 def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) -> Array:

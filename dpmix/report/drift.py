@@ -32,7 +32,7 @@ log = logging.getLogger("dpmix")
 TABLE, PAGE = "drift.csv", "report.html"
 COLUMNS = (
     *("file", "channel", "verdict", "range", "low", "high", "limit", "change points", "unsteady share"),
-    *("events", "by", "problem", "in use"),
+    *("events", "by", "problem", "counted"),
 )
 
 
@@ -171,13 +171,13 @@ def _rows(found: Study) -> Iterator[Sequence[object]]:
     """Yield the rows of drift.csv."""
     yield COLUMNS
     for recording in found.recordings:
-        rows = zip(recording.channels, recording.shares, recording.in_use, strict=True)
-        for one, share, in_use in rows:
+        rows = zip(recording.channels, recording.shares, recording.counted, strict=True)
+        for one, share, counted in rows:
             yield [
                 *(recording.name, one.name, one.verdict),
                 *(f"{value:.4g}" for value in (one.range, one.low, one.high, one.limit)),
                 " ".join(f"{time:.8g}" for time in one.change_times),
-                *(f"{share:.4g}", recording.n_events, recording.by, "", "yes" if in_use else "no"),
+                *(f"{share:.4g}", recording.n_events, recording.by, "", "yes" if counted else "no"),
             ]
     for problem in (*found.problems, *found.untimed):
         name, _, text = problem.partition(": ")

@@ -212,26 +212,30 @@ def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
 
 
 def test_channels_that_a_run_leaves_out_are_named_and_do_not_count(tmp_path: Path) -> None:
-    """Scatter drifts for the whole recording; CD3 does not."""
+    """SSC-W drifts for the whole recording; SSC-A and CD3 do not."""
     random = np.random.default_rng(4)
     times = np.sort(random.uniform(0.0, 50.0, 6_000))
     scatter = random.normal(50_000, 5_000, 6_000) + 30_000 * (times > 20.0)
-    values = np.column_stack((times, scatter, random.lognormal(6.0, 1.0, 6_000))).astype(np.float32)
-    write_fcs(tmp_path / "a.fcs", values, ["Time", "SSC-W", "FITC-A"], ["", "", "CD3"])
+    area = random.normal(50_000, 5_000, 6_000)
+    values = np.column_stack((times, scatter, random.lognormal(6.0, 1.0, 6_000), area)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", values, ["Time", "SSC-W", "FITC-A", "SSC-A"], ["", "", "CD3", ""])
     found = study(open_source(tmp_path / "a.fcs"), threads=1)
     names = [one.name for one in found.channels]
-    assert dict(zip(names, found.in_use, strict=True)) == {"SSC-W": False, "CD3": True, "event rate": True}
+    assert dict(zip(names, found.counted, strict=True)) == {
+        **{"SSC-W": False, "CD3": True, "SSC-A": True},
+        "event rate": True,
+    }
     assert found.channels[names.index("SSC-W")].verdict == "steps"
     assert found.shares[names.index("SSC-W")] > 0.3
     assert found.unsteady == 0.0
     assert found.worst.name != "SSC-W"
-    end = "steady; not counted, since runs leave them out: SSC-W (steps, "
+    end = "steady; not counted: SSC-W (steps, "
     assert end in found.sentence
     assert run(str(tmp_path / "a.fcs"), "--output", str(tmp_path / "d"), "--fail-above", "0.1").exit_code == 0
     page = (tmp_path / "d" / "report.html").read_text()
-    assert page.index("CD3</td>") < page.index("SSC-W (not in use)</td>")
+    assert page.index("CD3</td>") < page.index("SSC-W (not counted)</td>")
     with (tmp_path / "d" / "drift.csv").open() as file:
-        assert {row["channel"]: row["in use"] for row in csv.DictReader(file)}["SSC-W"] == "no"
+        assert {row["channel"]: row["counted"] for row in csv.DictReader(file)}["SSC-W"] == "no"
 
 
 @pytest.fixture(scope="module")
