@@ -136,7 +136,7 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
     lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
     not_finite, contents, above = _NotFinite(n_columns), _Digests(n_columns), _Above(plan)
     for start, stop in blocks(plan.source.n_events, progress):
-        block = plan.source.read(start, stop, plan.columns)
+        block = plan.read_stored(start, stop)
         not_finite.add(block, start)
         lowest.add(block)
         highest.add(block)

@@ -140,6 +140,21 @@ def test_saturated_integers_keep_their_values(tmp_path: Path) -> None:
     assert "values read are above $P2R (16777216); they are used as they are" in header.warnings[-1]
 
 
+@pytest.mark.parametrize("command", ["init", "mcmc"])
+def test_stored_logarithms_far_above_their_range_are_refused(folder: Path, command: str) -> None:
+    """Some values of a damaged file would be above 10^200; float32 holds less than 10^39."""
+    events = np.random.default_rng(7).integers(0, 1024, (2000, 4)).astype("<u2")
+    events[:, 2] = np.random.default_rng(8).integers(0, 65_536, 2000)
+    keywords = keywords_of(events, NAMES, P3E="4,1")
+    Path("a.fcs").write_bytes(fcs_bytes(keywords, events.tobytes()))
+    Path("run.yaml").write_text("data: {files: [a.fcs]}\nmcmc: {burn_in: 2, draws: 1}\n")
+    result = CliRunner().invoke(main, [command, "a.fcs" if command == "init" else "run.yaml"])
+    assert result.exit_code == 1
+    assert len(result.output.splitlines()) == 1, result.output
+    assert NAMES[2] in result.output
+    assert "not finite" in result.output
+
+
 @pytest.mark.parametrize("tag", [1, 2, 3, 14])
 def test_numbers_of_channels_in_high_bits_are_removed(tmp_path: Path, tag: int) -> None:
     stored = WORDS.copy()
