@@ -168,10 +168,10 @@ def _short(
     yield "# dpmix init --all writes every key with its explanation."
     yield "data:"
     yield from _key("files", blocks["data.files"]) if data.files else [f"  samples: {flow(data.samples)}"]
-    channels = ", ".join(flow(name).replace(" ", "\0") for name in data.channels or ())
+    channels = ", ".join(flow([name])[1:-1].replace(" ", "\0") for name in data.channels or ())
     yield from (line.replace("\0", " ") for line in _wrapped(f"  channels: [{channels}]", "    "))
     if left_out := describe_reasons(names, [s.why for s in suggestions]):
-        yield from _wrapped(f"  # left out: {left_out}", "  #   ")
+        yield from _wrapped(f"  # left out: {' '.join(left_out.split())}", "  #   ")
     for key in ("state_channels", "rename"):
         yield from _key(key, blocks[f"data.{key}"])
     yield f"  compensation: {flow(data.compensation)}"

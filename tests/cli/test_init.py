@@ -69,7 +69,7 @@ def test_mcmc_accepts_what_init_writes(tmp_path: Path, name: str, monkeypatch: p
 
 def test_left_out_channels_are_comments_with_the_reason(tmp_path: Path) -> None:
     path = write(tmp_path, "facsdiva")
-    assert "L/D Aqua (viability stain)" in dpmix("init", path).stdout
+    assert "L/D Aqua, BV510-H, BV510-W (viability stain)" in dpmix("init", path).stdout
     text = dpmix("init", path, "--all").stdout
     assert "# - L/D Aqua  # detector BV510-A; left out: viability stain" in text
     assert "left out: pulse height of the same detector as PE-A" in text
