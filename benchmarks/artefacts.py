@@ -9,7 +9,7 @@ flowsom_68983 (area, height and a viability stain, which the model does not see)
 the model) they name cells only: an event outside all gates may be a cell of another type. "found" is the
 share of the artefacts that lie in marked populations, "lost" that of the cells. The gates of gvhd have one
 "cell" gate for all events without a marker, debris included: in sample 9 these 44% of the events start at the
-limit of detection of forward scatter and have their median at 111, where other cells have 450 to 650. The
+limit of detection of forward scatter and half of them are below 111, where other cells have 450 to 650. The
 rules were chosen with euroflow_artefacts, flowsom_68983 and gvhd in view; the samples of euroflow_optimal
 were not looked at.
 """

@@ -68,8 +68,8 @@ class FilePlan:
             channel, values = self.source.details[k], stored[:, self.columns.index(k)]
             if channel.log and channel.range:
                 decades, offset = channel.log
-                highest = channel.range * (math.log10(np.finfo(np.float32).max) - math.log10(offset)) / decades
-                values[values > highest] = np.inf
+                most = math.log10(np.finfo(np.float32).max) - math.log10(offset)
+                values[values > most / decades * channel.range] = np.inf
         return stored
 
     def read(self, start: int, stop: int, rows: Ints | None) -> tuple[Floats, Array]:

@@ -1,7 +1,8 @@
 """Populations that look like debris, doublets or dead cells, by scatter and a viability stain.
 
-Each population is compared with the main cells of the same events: populations with a marker that is clearly
-on, and with at least 5% of the events of all such populations. No threshold is fixed beforehand.
+Each population is compared with the main cells of the same events: populations with at least 5% of the events
+and a marker that is clearly on (where cells are few, 5% of the events of such populations). No threshold is
+fixed beforehand.
 
 - **Debris** is small: by 5% quantiles of forward scatter, a quarter of its events lie below the smallest main
   cells and half below most main cells (the median of these quantiles, by events).
@@ -33,7 +34,7 @@ from dpmix.model.mixture import Array, Ints
 
 DEBRIS, DOUBLETS, DEAD_CELLS = "debris", "doublets", "dead cells"
 KINDS = (DOUBLETS, DEAD_CELLS, DEBRIS)
-MAIN = 0.05  # least share of a main population in the events of cells with a marker that is on
+MAIN = 0.05  # least share of the events of main cells
 Q05, Q25, Q50, Q75, Q95 = range(5)  # rows of quantiles (`dpmix.populations.result.QUANTILES`)
 NORMAL = 1.349  # interquartile range of a normal distribution of standard deviation 1
 BELOW, ABOVE = 1.5, 2.0  # standard deviations by which doublets may differ from the higher of their cells
@@ -83,13 +84,14 @@ def artefacts(
 def main_cells(sizes: Ints, markers: Array, thresholds: Array) -> npt.NDArray[np.bool_]:
     """Return the populations that others are compared with, bool [P]; at least one.
 
-    They have a marker that is on, so that much debris is not taken for cells, and 5% of the events of such
-    populations. If none has, they are all with 5% of the events, or the largest one.
+    They have 5% of the events and a marker that is on, so that much debris is not taken for cells. If none
+    has, they have 5% of the events of populations with a marker that is on; else they are all with 5% of the
+    events, or the largest one.
     """
+    large: npt.NDArray[np.bool_] = sizes >= MAIN * sizes.sum()
     on = (markers[Q25] > thresholds).any(axis=1)
-    everything = np.ones_like(on)
-    for kind in (on, everything):
-        found: npt.NDArray[np.bool_] = kind & (sizes >= MAIN * sizes[kind].sum()) & (sizes > 0)
+    few = on & (sizes > 0) & (sizes >= MAIN * sizes[on].sum())
+    for found in (large & on, few, large):
         if found.any():
             return found
     alone: npt.NDArray[np.bool_] = np.arange(len(sizes)) == sizes.argmax()

@@ -115,6 +115,12 @@ def test_main_cells() -> None:
     assert main_cells(sizes, cells, np.full(4, 2.0)).tolist() == [True] * 4 + [False] * 2
     assert main_cells(sizes, cells, np.full(4, np.nan)).tolist() == [True] * 5 + [False]  # no level is known
     # Cells are a tenth of the events: each type has less than 5% of all.
-    assert main_cells(np.array([*SIZES, 90_000, 30]), cells, np.full(4, 2.0)).tolist() == [True] * 4 + [False] * 2
+    assert (
+        main_cells(np.array([*SIZES, 200_000, 30]), cells, np.full(4, 2.0)).tolist()
+        == [True] * 4 + [False] * 2
+    )
+    # A population of debris with a marker that is on, below 5% of all events.
+    debris = np.array([20_000, 2000, 1500, 1300, 4000, 1200])
+    assert main_cells(debris, cells, np.full(4, 2.0)).tolist() == [True] * 3 + [False] * 3
     many = np.ones(30, np.int64)
     assert main_cells(many, np.zeros((5, 30, 1)), np.full(1, np.nan)).sum() == 1
