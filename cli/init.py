@@ -44,7 +44,7 @@ LINE = 110
     "--all",
     "every_key",
     is_flag=True,
-    help="Write every key with its explanation, and every channel with its transform.",
+    help="Write all keys, each with its explanation, and every channel with its transform.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing config.")
 def command(
@@ -60,7 +60,7 @@ def command(
     data.rename, as comments; channels that some files lack are listed and left out. Signalling markers,
     cytokines and Ki67 are suggested for data.state_channels, as comments.
 
-    With --all, the config has every key with its default and the reason for it, and every channel with its
+    With --all, the config has all keys, their defaults and the reasons for them, and every channel with its
     detector, its marker and a transform that fits the instrument and the events. Channels that are not used
     are commented out. Where the files have area and height of forward scatter, a gate for single cells is
     proposed at data.gate, as a comment.
