@@ -48,7 +48,7 @@ def euroflow_artefacts(folder: Path) -> tuple[Row, Flags, Flags]:
 
 
 def euroflow(folder: Path, sample: int) -> tuple[Row, Flags, Flags]:
-    """As `euroflow_artefacts`, another sample."""
+    """Return `euroflow_artefacts` for another sample."""
     with np.load(LABELLED / "euroflow_optimal.npz") as file:
         own = file["sample"] == sample
         return _table(folder, file["channels"], file["events"][own], file["labels"][own])
@@ -66,7 +66,7 @@ def _table(
 
 
 def gvhd(folder: Path, sample: int) -> tuple[Row, Flags, Flags]:
-    """As `euroflow_artefacts`; no event is known to be an artefact."""
+    """Return `euroflow_artefacts` for a sample in which no event is known to be an artefact."""
     with np.load(LABELLED / "gvhd_flowcap1.npz") as file:
         own = file["sample"] == sample
         names = file["labels"][own].astype(str)
@@ -75,7 +75,7 @@ def gvhd(folder: Path, sample: int) -> tuple[Row, Flags, Flags]:
 
 
 def flowsom(folder: Path) -> tuple[Row, Flags, Flags]:
-    """As `gvhd`, of the FCS file."""
+    """Return `gvhd` for the FCS file."""
     with (LABELLED / "flowsom_68983_labels.csv").open(newline="") as file:
         names = np.array([row[-1] for row in csv.reader(file) if row])
     is_cell = names != "Unlabeled"

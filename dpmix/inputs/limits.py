@@ -17,9 +17,9 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
 
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
-FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or so many, show that it is no limit
+FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or this many, show that it is no limit
 MOST_NOT_FINITE = 0.01  # of the events of a file may be left out, because a value of them is not finite
-PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least so many events have it
+PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least this many events have it
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ its events. F is relative to events whose markers are independent and have their
 unknown type, which a row has to beat.
 
 **Proportions** are expected numbers of events in the draws, with theta_h where the rest is spread by the
-proportions of the rows in all events (learned by the same EM) in place of evenly. Events that two rows
+proportions of the rows in all events (learned by the same EM) instead of evenly. Events that two rows
 explain alike then count for the frequent one. Intervals contain the uncertainty of the draws, of the
 thresholds and of a sample of N events.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
-turn. (With probabilities in place of the best row, a rare row whose neighbour differs in one cell took the
+turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
 events of this neighbour.)
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An

@@ -2,7 +2,7 @@
 
 The samples of the workspace are the FCS files of the gating. Each has its compensation matrix, the transforms
 of the channels in use, and the same tree of gates: branches and populations as in hierarchy.xml
-(`dpmix.populations.hierarchy`), the cells found by judging, and cell types inside their parents. Every gate
+(`dpmix.populations.hierarchy`), the explored cells, and cell types inside their parents. Every gate
 is a polygon in two channels. A vertex is on the linear scale of the file, and its polygon has straight sides
 on the scale of the transforms, as in FlowJo.
 
@@ -95,7 +95,7 @@ def groups_of(
     hierarchy : sequence of Node
         Branches and populations.
     explored : sequence of Node
-        The cells found by judging, if any.
+        The explored cells, if any.
     types : sequence of Node
         Cell types; the numbers in them are rows of the table.
     """
@@ -105,7 +105,7 @@ def groups_of(
         else Group(_clean(label(gating, node.populations[0], NAME)), "population", node.parent, node)
         for k, node in enumerate(hierarchy, start=1)
     ]
-    number = gating.n_populations  # of the cells found by judging, as in other tables
+    number = gating.n_populations  # of the explored cells, as in other tables
     groups += [
         Group(f"{number + 1} {EXPLORED}", "population", -1, replace(node, populations=(number,)))
         for node in explored

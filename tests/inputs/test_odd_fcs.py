@@ -99,7 +99,7 @@ def test_numbers_with_decimal_commas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8"])
 def test_floats_some_bytes_away_are_refused_without_a_clock(tmp_path: Path, step: int, kind: str) -> None:
-    """As after an edit of TEXT: HEADER and TEXT agree, and no channel ascends."""
+    """An edit of TEXT: HEADER and TEXT agree, and no channel ascends."""
     rng = np.random.default_rng(abs(step))
     for truth in (rng.normal(0, 300, (400, 4)), rng.poisson(20, (400, 4)), rng.gamma(0.5, 1e4, (400, 4))):
         order = {"BYTEORD": "4,3,2,1" if kind[0] == ">" else "1,2,3,4"}
@@ -346,7 +346,7 @@ def test_a_channel_that_counts_decides_where_columns_are_shifted(
 def test_the_same_false_first_byte_is_refused_where_time_ascends_elsewhere(
     tmp_path: Path, truth: np.ndarray, step: int
 ) -> None:
-    """As after an edit of TEXT that moved the events, with no offset adjusted."""
+    """An edit of TEXT that moved the events, with no offset adjusted."""
     places = {"header": moved(step), "text": moved(step)}
     file = fcs_bytes(keywords_of(truth, NAMES), truth.tobytes(), gap=bytes(20), tail=bytes(20), **places)
     assert opened(tmp_path / "a.fcs", file) is None
