@@ -65,8 +65,8 @@ class Populations:
     why : str
         Reason for the cut height, for a reader.
     components : int64 [T, K]
-        Population of every component of every draw: 0..P-1, by weight, the heaviest first. It is that of most
-        of its points.
+        Population of every component of every draw: 0..P-1, by size, the largest first (after decisions, in
+        their order). It is that of most of its points.
     mixture : callable
         Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
@@ -217,7 +217,7 @@ def populations_of(
     rule : CutRule
         Cuts the trees of single draws.
     own, shares : int64 [J], float64 [M, P]
-        Population of each component of the mean density, by weight, and memberships of the points.
+        Population of each component of the mean density, and memberships of the points.
     why : str
         Reason for the cut height, for a reader.
     decided : Decided, optional

@@ -55,6 +55,8 @@ class Forest:
         Weights, means and covariances of the mean density.
     tree : Tree
         Tree of the mean density.
+    sizes : float64 [L]
+        Events that the run file keeps (at most 20,000), by mode of this tree.
     trees : list of Tree
         Tree of each draw.
     points : float32 [M, D]
@@ -74,6 +76,7 @@ class Forest:
     pooled: Ints
     density: tuple[Array, Array, Array]
     tree: Tree
+    sizes: Array
     trees: list[Tree]
     points: Floats
     shares: Array
@@ -87,12 +90,12 @@ class Forest:
         Returns
         -------
         own : int64 [J]
-            Population of each component of the mean density, the heaviest first.
+            Population of each component of the mean density, the largest first.
         shares : float64 [M, P]
             Memberships of the points.
         """
         if rule not in self._cuts:
-            own, shares = self.shared_by(rule.cut(self.tree))
+            own, shares = self.shared_by(self.by_size(rule.cut(self.tree)))
             if rule.n_populations is None and len(self.draws) > 1:
                 own, shares = merge_unsupported(
                     self.tree,
@@ -104,6 +107,7 @@ class Forest:
                     self.density[0],
                     self.run.attributes["n_events"],
                 )
+                own, shares = self.shared_by(self.by_size(own))
             self._cuts[rule] = own, shares
         return self._cuts[rule]
 
@@ -122,15 +126,20 @@ class Forest:
         return rule.why(self.tree, n_found, n_cut - n_found)
 
     def shared_by(self, populations: Ints) -> tuple[Ints, Array]:
-        """Return populations of the components, numbered by weight, and the memberships of the points.
+        """Return populations of the components, int64 [J] from 0, and the memberships of the points in them.
 
-        Parameters
-        ----------
-        populations : int64 [J]
-            Any numbers from 0; components of a mode have the same.
+        Components of a mode have the same population.
         """
-        own = by_weight(populations, self.density[0])
-        return own, self.shares @ np.eye(int(own.max()) + 1)[populations_of_modes(self.tree, own)]
+        modes = populations_of_modes(self.tree, populations)
+        return populations, self.shares @ np.eye(int(populations.max()) + 1)[modes]
+
+    def by_size(self, populations: Ints) -> Ints:
+        """Renumber populations of the components, int64 [J], by their events, the largest first."""
+        modes = populations_of_modes(self.tree, populations)
+        order = np.argsort(-np.bincount(modes, self.sizes), kind="stable")
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order))
+        return numbers[populations]
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
@@ -169,6 +178,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         pooled=chosen.pooled,
         density=chosen.density,
         tree=chosen.tree,
+        sizes=chosen.sizes,
         trees=trees,
         points=points,
         shares=shares,
@@ -193,25 +203,22 @@ def subset_of(run: Run, draws: Ints) -> Subset:
     return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
 
 
-def by_weight(populations: Ints, weights: Array) -> Ints:
-    """Renumber populations by weight, the heaviest first."""
-    order = np.argsort(-np.bincount(populations, weights), kind="stable")
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.arange(len(order))
-    return numbers[populations]
-
-
 # --------------------------------------------------------------------------- the mean density
 
 
 @dataclass(frozen=True)
 class MeanTree:
-    """The tree of the mean density of some draws, and the mode of each event that the run file keeps."""
+    """The tree of the mean density of some draws, and the events that the run file keeps in its modes.
+
+    `of_events`, int64 [events], has the mode of each; `sizes`, float64 [L], the sum of their memberships in
+    each mode.
+    """
 
     pooled: Ints
     density: tuple[Array, Array, Array]
     tree: Tree
     of_events: Ints
+    sizes: Array
 
 
 def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: CutRule) -> MeanTree:
@@ -258,7 +265,8 @@ def mean_tree(
     with closing(make_engine(events)) as engine:
         shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
     own = shares.argmax(axis=1)
-    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
+    sizes = shares.sum(axis=0) if weights is None else weights @ shares
+    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own, sizes)
 
 
 # --------------------------------------------------------------------------- classifying points

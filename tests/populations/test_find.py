@@ -161,6 +161,17 @@ def test_switched_labels_give_the_same_populations(found: Populations) -> None:
     np.testing.assert_array_equal(found.agreement, np.ones((2, 2)))
 
 
+def test_populations_are_numbered_by_the_events_of_the_run(folder: Path) -> None:
+    """Not by the weights of the mean density, which the prior moves."""
+    mixture = normals((0.55, (0.0, 0.0), 1.0), (0.45, (9.0, 0.0), 1.0))
+    random = np.random.default_rng(1)
+    events = random.standard_normal((2_000, 2)) + 9.0 * (np.arange(2_000)[:, None] < 1_300) * [1, 0]
+    for given, first in (({}, 0), ({EVENT_SUBSET: (("subset", "channel"), events.astype(np.float32))}, 1)):
+        run = write_run(folder / f"sizes-{first}.h5", [[mixture] * 3], constants=given)
+        found = find_populations(run, cpu)
+        assert found.components.tolist() == [[first, 1 - first]] * 3
+
+
 def test_populations_are_numbered_by_weight_and_not_by_height(folder: Path) -> None:
     high, heavy = (0.4, (0.0, 0.0), 0.5), (0.6, (20.0, 0.0), 3.0)
     found = find_populations(write_run(folder / "broad.h5", [[normals(high, heavy)] * 3]), cpu)
