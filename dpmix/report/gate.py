@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpmix")
 
+WORKSPACE_FORMAT = "wsp"
 LIBRARIES = (  # of votes, alignment, figures and report; importing them takes a second
     "scipy.sparse",
     "scipy.cluster.hierarchy",
@@ -87,7 +88,8 @@ def gate(
     run_file, output : str or Path
         Run file (or open `Run`), and the folder to write to, created if missing.
     data, formats : sequence of str or Path, optional
-        Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
+        Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs. wsp
+        writes the gates of `strategy` as a workspace of FlowJo instead (`dpmix.report.flowjo`).
     memberships, state_values, with_map, strategy, overwrite : bool
         Write all memberships to Parquet and CSV; the values of state channels, too; draw a t-SNE map; find
         gates; replace existing files.
@@ -124,7 +126,8 @@ def gate(
     """
     _require_lists(data=data, formats=formats, judged=judged, engine=engine)
     require_cut(n_draws, level, n_populations)
-    asked = Additions.of(with_map, strategy, compare, judged)
+    asked = Additions.of(with_map, strategy, WORKSPACE_FORMAT in formats, compare, judged)
+    formats = [name for name in formats if name != WORKSPACE_FORMAT]
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     table = _table_of_types(types, types_zero, type_certainty)
