@@ -65,7 +65,9 @@ def check(table: pandas.DataFrame, seed: int) -> None:
 
 
 def test_labels_of_one_file_teach_the_other(folder: Path) -> None:
-    gated = dpmix.gate(folder / "run.h5", folder / "out", types=folder / "labels.csv", engine=ON_CPU)
+    formats = ("parquet", "wsp")
+    labels = folder / "labels.csv"
+    gated = dpmix.gate(folder / "run.h5", folder / "out", types=labels, formats=formats, engine=ON_CPU)
     table = pandas.read_parquet(folder / "out" / "events.parquet")
     check(table[table["sample"] == "b.fcs"], 4)
     assert gated.types is not None
