@@ -87,8 +87,8 @@ class Marker:
 
     @property
     def separation(self) -> float:
-        """Distance of two levels in standard deviations of a component, the largest; below 2: no levels."""
-        return float(np.sqrt(np.max(self.gaps / self.widths)))
+        """Distance of two levels in standard deviations of a component, the largest; 0 for a silent marker."""
+        return float(np.sqrt(np.max(self.gaps / self.widths, initial=0.0)))
 
     def passes(self, values: Array, row: int) -> Array:
         """Return the probability that events pass the cell of a row, float64 [N], from values [N]."""

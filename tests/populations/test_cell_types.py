@@ -82,6 +82,16 @@ def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() ->
     assert learned[2, 0] > 0.85
 
 
+def test_doubt_moves_no_events_of_a_rare_type_to_a_frequent_one() -> None:
+    own = np.vstack([np.tile([1.0, 0.001], (2_000, 1)), np.tile([0.05, 1.0], (100, 1))])
+    labels = np.repeat([0, 1], [2_000, 100])
+    memberships = np.eye(2)[labels]
+    learned = event_shares(memberships, component_shares(own, labels, 2, learn=True), own)
+    assert learned[:, 1].sum() == pytest.approx(100, abs=2)
+    mixed = np.array([0.955, 0.045]) * 0.9 + 0.1 * np.eye(2)  # the wrong rule: shares mostly of all events
+    assert event_shares(memberships, mixed, own)[:, 1].sum() < 85
+
+
 def test_a_removed_row_leaves_its_events_unknown() -> None:
     values, labels = blood(np.random.default_rng(2), (2_000, 1_500, 800, 300), SIGNS)
     own = evidence(values, labels, table(SIGNS))
