@@ -29,9 +29,8 @@ thresholds and of the sample.
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. If some events pass all cells of the row,
 more than `GENUINE` of those that it explains best, it is right, and the others are of a type that has no row.
-Rows
-and such cells are computed in turn. (With probabilities in place of the best row, a rare row whose neighbour
-differs in one cell took the events of this neighbour.)
+Rows and such cells are computed in turn. (With probabilities in place of the best row, a rare row whose
+neighbour differs in one cell took the events of this neighbour.)
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -405,7 +404,7 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
 
 
 def _flips(table: TypeTable, full: TypeTable) -> Bools:
-    """Return the cells that are not a child's own, bool [R, M], from tables without and with inherited cells."""
+    """Return the cells that are not a child's own, bool [R, M]; `full` has the inherited cells."""
     roots = np.array([not parent for parent in table.parents])
     flips: Bools = ~full.is_silent & (table.is_silent | roots[:, None])
     return flips
