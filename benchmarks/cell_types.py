@@ -15,7 +15,7 @@ mixture; and `dpmix gate --types`. In euroflow_artefacts the scatter channels ar
 **missing**: up to four rows of each table, spread over it, are removed one at a time. `caught` is the share
 of the events of the row that become unknown, `lost` that of the events of other rows.
 
-**coverage**: 90% intervals of the proportions in simulated blood of 10,000 events, 24 samples, by two tables
+**coverage**: 90% intervals of the proportions in simulated blood of 10,000 events, by two tables
 that are right. The truth is the share in the whole population that the events are drawn from. The other
 column has the root mean squared difference between the estimate and the share of the events themselves, next
 to the standard deviation of that share in a sample.
@@ -54,7 +54,7 @@ SETS = {
 STATE = {"euroflow_artefacts": ["FSC-A", "SSC-A"]}
 WAYS = {"best": "populations, best label each", "named": "populations named by the table",
         "table": "events by the table alone", "types": "dpmix gate --types"}  # fmt: skip
-REMOVED, SEEDS, EVENTS = 4, 24, 10_000
+REMOVED, SAMPLES, EVENTS = 4, 24, 10_000
 LINEAGES = """cell,CD45RA,CD4,CD25,CCR7,CD127,CD8,CD3,CD19,CD14,CD56
 CD4 T,,+,,,,-,+,-,-,-
 CD8 T,,-,,,,+,+,-,-,
@@ -185,7 +185,7 @@ def measure_set(name: str, folder: Path, parts: Sequence[str]) -> dict[str, Any]
     return out
 
 
-def coverage(folder: Path) -> Row:
+def coverage(folder: Path, samples: int) -> Row:
     """Return the share of the 90% intervals that contain the truth, and errors, for each table."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {}
@@ -193,7 +193,7 @@ def coverage(folder: Path) -> Row:
         (folder / f"{name}.csv").write_text(text)
         tables[name] = read_types(folder / f"{name}.csv")
     found: Row = {name: [] for name in tables}
-    for seed in range(1, SEEDS + 1):
+    for seed in range(1, samples + 1):
         made = dpmix.simulate(EVENTS, seed=seed)
         run = folder / f"{seed}.h5"
         if not run.exists():
@@ -290,6 +290,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("build/types"))
     parser.add_argument("--only", nargs="*", default=["sets", "missing", "coverage"])
     parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of coverage")
     parser.add_argument("--page", action="store_true")
     asked = parser.parse_args()
     if asked.page:
@@ -303,7 +304,7 @@ def main() -> None:
             print(f"{name} {part}: {own}")
     if "coverage" in asked.only:
         kept = kept_results()
-        kept["coverage"] = coverage(asked.runs / "coverage")
+        kept["coverage"] = coverage(asked.runs / "coverage", asked.samples)
         write_results("cell_types", kept)
         print(f"coverage: {kept['coverage']}")
 
