@@ -10,7 +10,7 @@ TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
-PAGES := README.md docs/tutorial.md docs/benchmarks/*.md docs/explanation/associations.md docs/explanation/coarsening.md docs/how-to/compare-samples.md docs/how-to/signalling.md docs/how-to/decide-on-a-page.md
+PAGES := README.md docs/benchmarks/*.md docs/how-to/signalling.md
 
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs pictures links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
 

@@ -68,7 +68,7 @@ def measure(run: Path) -> dict[str, float]:
 
 
 def page() -> str:
-    """Return the table of docs/how-to/decide-on-a-page.md."""
+    """Return the table of docs/benchmarks/app.md."""
     heads = ("events", "open", "decision: median", "longest", "processor", "counted", "processor", "memory")
     lines = [f"| {' | '.join(heads)} |", "|---" * 8 + "|"]
     for events, own in read_results("app")["results"].items():

@@ -49,7 +49,7 @@ def measure(folder: Path, method: str) -> dict[str, float]:
 
 
 def page() -> str:
-    """Return the table of docs/how-to/decide-on-a-page.md."""
+    """Return the table of docs/benchmarks/app.md."""
     units = {"mcmc": "`dpmix mcmc`, 150 sweeps", "bem": "`dpmix bem`, 860 steps"}
     lines = ["| events | run | estimated before | took | estimated after |", "|---" * 5 + "|"]
     ratios = []

@@ -91,7 +91,7 @@ def measure(run: Path, before: str = "") -> dict[str, float]:
 
 
 def page() -> str:
-    """Return the table of docs/how-to/decide-on-a-page.md."""
+    """Return the table of docs/benchmarks/app.md."""
     lines = [
         "| events | first points | after a cut | after a selection | memory of the script |",
         "|---" * 5 + "|",

@@ -275,7 +275,7 @@ def measure_panels(n: int) -> list[dict[str, object]]:
 
 
 def panel_table() -> str:
-    """Return the table of medians of docs/explanation/associations.md."""
+    """Return the table of medians of docs/benchmarks/associations.md."""
     rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
     lines = [
         "| donors | background | effect | found | t | false share | t | coverage, on | off |",
@@ -335,7 +335,7 @@ def score(cohorts: list[Cohort], found: list[Found]) -> list[dict[str, object]]:
 
 
 def page() -> str:
-    """Return the table of docs/explanation/associations.md."""
+    """Return the table of docs/benchmarks/associations.md."""
     record = json.loads((FOLDER / "associate.json").read_text())
     kinds = (("no effect", (1.0,)), ("1.5", (1.5,)), ("2", (2.0,)), ("3", (3.0,)))
     lines = [

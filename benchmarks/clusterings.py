@@ -46,7 +46,7 @@ def phenograph(events: Events, gates: int, seed: int) -> Ints:
 
 
 def subset(events: Events, most: int, seed: int) -> Events:
-    """At most so many of the events, drawn without replacement."""
+    """At most this many of the events, drawn without replacement."""
     return events[np.random.default_rng(seed).permutation(len(events))[:most]]
 
 

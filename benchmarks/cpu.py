@@ -90,7 +90,7 @@ class Sgemm:
         )
 
     def seconds(self, threads: int) -> float:
-        """Shortest time of a few products on so many threads."""
+        """Shortest time of a few products on this many threads."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         print(threads, file=self._child.stdin, flush=True)

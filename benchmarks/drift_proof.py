@@ -10,8 +10,8 @@ Takes about four minutes of two cores. Three parts:
 - *coverage*: one channel of two populations, with a known signal added: smooth, steps or nothing. How often
   the signal is inside the 90% interval of a block, and the true range inside that of the range; how many
   steps are found within three blocks of their places, and how many recordings have steps elsewhere.
-  --many measures only this, in recordings of a million events: 10,000 blocks of 100 events, and 30 blocks in
-  place of three. There the means of signal and truth over the recording are set equal: the mean of medians
+  --many measures only this, in recordings of a million events: 10,000 blocks of 100 events, and 30 blocks
+  instead of three. There the means of signal and truth over the recording are set equal: the mean of medians
   that lie between two populations is moved by more than its error, by the same at all times.
 - *gates*: the adjusted Rand index between populations and truth without drift, with a slow drift, and after
   the signal that dpmix finds was subtracted from each event. Another gain also moves dim events less than
@@ -293,7 +293,7 @@ def source(name: str = "drift_proof") -> str:
 
 
 def measure_many(files: int) -> None:
-    """Measure coverage in recordings of a million events, so many of each kind."""
+    """Measure coverage in recordings of a million events, this many of each kind."""
     tasks = [(kind, seed, MANY_EVENTS) for kind in SIGNALS for seed in range(1, files + 1)]
     with ProcessPoolExecutor(2, initializer=threadpool_limits, initargs=(1,)) as pool:
         rows = means(list(pool.map(measure_coverage, tasks)), ("kind",))

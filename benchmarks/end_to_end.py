@@ -9,7 +9,7 @@ The commands are those of a user, with the config that the first of them writes:
     dpmix mcmc run.yaml
     dpmix gate run.h5 --output gated
 
-The first sample is also run with `dpmix bem` in place of `dpmix mcmc`. Samples are simulated (a ten-colour
+The first sample is also run with `dpmix bem` instead of `dpmix mcmc`. Samples are simulated (a ten-colour
 cytometer); if the folder ../shared exists, a real file is added, which is not part of this project. A stage
 starts where the function that does it is called (stages.py). Memory is the resident memory of the process,
 read every 20 ms: that of the stage, and what the stages before it still hold. The page is
@@ -267,7 +267,7 @@ def draw(results: dict[str, Any], *, quick: bool) -> None:
 
 
 def share(found: dict[str, Any], name: str) -> float:
-    """Of all seconds, those of stages of a name, in whichever command."""
+    """Return the share of all seconds in the stages of a name, of any command."""
     seconds = sum(stage["seconds"] for stage in found["stages"] if stage["stage"] == name)
     return float(seconds / whole(found)["seconds"])
 

@@ -73,7 +73,7 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, standardised events and gates of each sample of a set, or of the first so many."""
+    """Number, standardised events and gates of each sample of a set, or of the first this many."""
     labelled, _ = tools()
     events, gates, _, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
@@ -190,7 +190,7 @@ def measure_sets(name: str, doc: str | None, of_set: Callable[[Path, str], Row])
 
 
 def complete_runs(runs: Path, name: str, least: int = 1) -> Iterator[tuple[int, Ints, list[Path]]]:
-    """Number, gates and complete runs, by seed, of each sample of a set that has at least so many runs."""
+    """Number, gates and complete runs, by seed, of each sample of a set that has at least this many runs."""
     n_samples = 0
     for number, _, gates in samples(name):
         paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))

@@ -40,7 +40,7 @@ TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
 PYTHON = (3, 12)  # of the wheels in a kit
 SKIPPED = 3  # exit code of a stage that cannot run here; the reason is its last line
 SHORTEST = 4  # seconds; with less time left, no stage starts
-UNHURRIED = 4  # without --within, and on an emulated device, stages have so many times their seconds
+UNHURRIED = 4  # without --within, and on an emulated device, stages have this many times their seconds
 
 
 @dataclass(frozen=True)

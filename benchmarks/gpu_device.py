@@ -15,7 +15,7 @@ from dpmix.errors import DpmixError
 from dpmix.kernels.build import find_nvcc, release
 
 CHANNELS = (14, 30, 64, 8)
-"""Of the samples that are timed, the most valuable first."""
+"""Channels of the samples that are timed, the most valuable first."""
 
 TINY_CHANNELS = (2,)
 PACKAGES = ("dpmix-cytometry", "numpy", "pycuda", "torch", "scikit-learn")

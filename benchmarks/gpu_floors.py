@@ -222,7 +222,7 @@ def fit_designs(shape: Shape) -> Work:
 
 
 CANDIDATES, GRID = 256, 25
-"""Of the local Gaussian processes of `dpmix drift`."""
+"""Candidates and grid of the local Gaussian processes of `dpmix drift`."""
 
 VECCHIA_SUMS = 22
 """Numbers to which a point adds."""

@@ -28,7 +28,7 @@ import dpmix
 
 FILES, BROKEN = 1_000, 617
 FOR_EVENTS, LIMIT = "500 MB", 1_000_000_000
-"""Of engine.memory_limit, and bytes of the process."""
+"""Value of engine.memory_limit, and bytes of the process."""
 CONFIG = {
     "data": {"samples": "samples.csv"},
     "model": {"samples": "hierarchical", "components": 128},

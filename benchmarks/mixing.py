@@ -91,7 +91,7 @@ def sweeps(
     threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Sweep]:
-    """A chain, sweep by sweep, with a round of moves in every so many; 0: none."""
+    """A chain, sweep by sweep, with a round of moves in every this many; 0: none."""
     engine = CpuEngine(events, threads=threads)
     while True:
         of_round = [0.0]
@@ -248,7 +248,7 @@ def pair_of_chains(name: str, n_events: int, chain: int) -> Pair:
 
 
 def log_ratio(pairs: list[Pair], quantity: int) -> float:
-    """Of effective samples per second, with the moves over without."""
+    """Return the log ratio of effective samples per second, with the moves over without."""
     with_moves, without = (
         np.log(float(az.ess(np.stack([pair.traces[arm, :, quantity] for pair in pairs]))))
         - np.log(sum(pair.seconds[arm] for pair in pairs))

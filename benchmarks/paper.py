@@ -94,7 +94,7 @@ def chain(kind: str, engine: Passes, state: State, prior: Prior) -> Iterator[flo
 
 
 def measure(iterations: Iterator[float], warm_up: int, limit: float) -> dict[str, float]:
-    """Seconds for 100 iterations, from so many of them as the limit of seconds allows."""
+    """Seconds for 100 iterations, from this many of them as the limit of seconds allows."""
     log_likelihood = next(iterations)
     for _ in range(warm_up - 1):
         next(iterations)

@@ -34,7 +34,7 @@ def panels(name: str, rows: int, columns: int, *, height: float, quick: bool) ->
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """With so many significant digits and a comma at each thousand; never as a power of ten."""
+    """With this many significant digits and a comma at each thousand; never as a power of ten."""
     rounded = float(f"{value:.{digits}g}")
     decimals = max(0, digits - 1 - int(np.floor(np.log10(abs(rounded))))) if rounded else 0
     return f"{rounded:,.{decimals}f}"

@@ -282,7 +282,7 @@ TABLE: tuple[tuple[str, Make, dict[str, Any], int, int], ...] = (
 
 
 def cases(pattern: str = "*", most: int = BIG) -> Iterator[Case]:
-    """Every case whose name fits a pattern, of at most so many events; each is made when its turn comes."""
+    """Every case whose name fits a pattern, of at most this many events; each is made when its turn comes."""
     for kind, make, arguments, dim, n in TABLE:
         name = f"{kind}-d{dim}-n{n}"
         if n > most or not fnmatch(name, pattern):

@@ -6,7 +6,7 @@
 A run of the first sample of each set (gating.py), with the default config and seed 1, is compared with runs
 that change one thing: four times the draws, four times the burn-in, both without the early end by mcmc.until;
 another seed; a standard deviation of one measurement of 0.2 (data.resolution; standardised events); 48
-components in place of 128. Each run is gated, and the verdict of `dpmix gate` is counted: populations, those
+components instead of 128. Each run is gated, and the verdict of `dpmix gate` is counted: populations, those
 about which the chains differ, and the events in them. Sets are in ../shared, which is not part of this
 project.
 """

@@ -8,11 +8,11 @@ Results go to benchmarks/results/resolution.json under their label; those of oth
 `--program` is the command of another version, for "before". Every run has the default config, seed 1, and
 what `--set` says. Parts:
 
-**battery**: one large population of 5,000 or 20,000 events (normal, t with 5 degrees of freedom, log-normal,
-bent, clipped) and a small normal one of 50 or 100 events, 5 to 8 standard deviations away and narrow (0.5) or
-wide (1). The small one is found where a population has a Jaccard similarity above 1/2 with it. "added" counts
-populations besides the two; with a small population of 0 events, besides the one. Each case has a seed of its
-own.
+**battery**: one large population of 5,000 to 200,000 events (normal, t with 5 degrees of freedom, log-normal,
+bent, clipped; 30 cases of each) in 2 to 20 channels, and a small normal one of 25 to 500 events, 5 to 8
+standard deviations away and narrow (0.5) or wide (1). The small one is found where a population has a Jaccard
+similarity above 1/2 with it. "added" counts populations besides the two; with a small population of 0 events,
+besides the one. Each case has a seed of its own, and each factor has all its levels about equally often.
 
 **sets**: real mass cytometry with manual gates, as in gating.py: mean F1, F-measure of FlowCAP-I, adjusted
 Rand index, and the shares of the proportions above 0.2% whose R-hat is below 1.1 and 1.05, with whole
@@ -56,10 +56,11 @@ SETS = ("pbmc_himc", "bodenmiller", "pbmc_cytomem", "multicenter_cytof")
 MOST = {"pbmc_himc": 20_000}  # events
 SAMPLES = {"multicenter_cytof": 2}
 KINDS = ("normal", "t5", "log-normal", "bent", "clipped")
-LARGE = (5_000, 20_000)
-SMALL = (0, 50, 100)
+LARGE = (5_000, 20_000, 50_000, 200_000)
+SMALL = (0, 25, 50, 100, 200, 500)
 PLACES = ((5.0, 0.5), (6.0, 0.5), (6.0, 1.0), (8.0, 0.5), (8.0, 1.0))  # distance and standard deviation
-CHANNELS = (4, 10)
+CHANNELS = (2, 4, 10, 20)
+CASES = 30  # of each kind
 JOBS = 2
 PLAIN, PLAIN_TITLE = "plain", "k-means and linkage"
 Row = dict[str, Any]
@@ -69,26 +70,25 @@ Row = dict[str, Any]
 
 
 def cases() -> Iterator[tuple[str, Events, Ints]]:
-    """Yield name, events and population (1 large, 2 small) of each case; a design of half of all cells."""
-    number = 0
+    """Yield name, events and population (1 large, 2 small) of each case, a Latin hypercube for each kind."""
     for k, kind in enumerate(KINDS):
-        for n in LARGE:
-            for small in SMALL:
-                (distance, sd), dim = PLACES[number % len(PLACES)], CHANNELS[number // 2 % 2]
-                number += 1
-                if (number + k) % 2 == 0:
-                    continue
-                name = f"{kind}, {n} + {small}, {distance:g} sd away, {sd:g} wide, {dim} channels"
-                random = np.random.default_rng(zlib.crc32(name.encode()))
-                large = population(random, kind, n, dim)
-                direction = random.normal(size=dim)
-                direction /= np.linalg.norm(direction)
-                reach = np.sqrt(direction @ np.cov(large.T) @ direction)
-                centre = large.mean(axis=0) + distance * reach * direction
-                events = np.concatenate([large, centre + sd * reach * random.normal(size=(small, dim))])
-                order = random.permutation(len(events))
-                labels = np.repeat([1, 2], [n, small])[order]
-                yield name, events[order].astype(np.float32), labels
+        order = np.random.default_rng(k)
+        levels = [order.permutation(np.arange(CASES) % len(own)) for own in (LARGE, SMALL, PLACES, CHANNELS)]
+        for n, small, place, dim in zip(*levels, strict=True):
+            yield case(kind, LARGE[n], SMALL[small], *PLACES[place], CHANNELS[dim])
+
+
+def case(kind: str, n: int, small: int, distance: float, sd: float, dim: int) -> tuple[str, Events, Ints]:
+    name = f"{kind}, {n} + {small}, {distance:g} sd away, {sd:g} wide, {dim} channels"
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    large = population(random, kind, n, dim)
+    direction = random.normal(size=dim)
+    direction /= np.linalg.norm(direction)
+    reach = np.sqrt(direction @ np.cov(large.T) @ direction)
+    centre = large.mean(axis=0) + distance * reach * direction
+    events = np.concatenate([large, centre + sd * reach * random.normal(size=(small, dim))])
+    order = random.permutation(len(events))
+    return name, events[order].astype(np.float32), np.repeat([1, 2], [n, small])[order]
 
 
 def population(random: np.random.Generator, kind: str, n: int, dim: int) -> np.ndarray:
@@ -112,15 +112,27 @@ def battery(folder: Path, asked: argparse.Namespace) -> Row:
         table = np.zeros((2, found.max()), np.int64)
         np.add.at(table, (labels - 1, found - 1), 1)
         hit = any(row == 1 for row, _ in matches(table))
-        row = {"found": hit, "added": int(found.max()) - 1 - hit}
+        row = {"events": int(labels.sum()) - len(labels), "of": len(labels), "found": hit}
+        row["added"] = int(found.max()) - 1 - hit
         print(name, row, flush=True)
         return name, row
 
     with ThreadPoolExecutor(JOBS) as pool:
-        each = dict(pool.map(judged, cases()))
-    found = [row["found"] for name, row in each.items() if "+ 0," not in name]
+        each = dict(pool.map(judged, {case[0]: case for case in cases()}.values()))
+    rows = each.values()
+
+    def found(least: int, share: float, most: int = max(SMALL)) -> list[int]:
+        hits = [
+            row["found"]
+            for row in rows
+            if least <= row["events"] <= most and row["events"] >= share * row["of"]
+        ]
+        return [sum(hits), len(hits)]
+
     return {
-        "small populations found": [sum(found), len(found)],
+        "small populations of 50 to 500 events found": found(50, 0.0),
+        "those with 0.1% of the events or more": found(50, 0.001),
+        "small populations of 25 events found": found(25, 0.0, 25),
         "cases with an added population": [sum(row["added"] > 0 for row in each.values()), len(each)],
         "cases": each,
     }
@@ -249,8 +261,11 @@ def page() -> str:
         lines.append(f"| {title} | {' | '.join(cells)} |")
 
     of = [results[label] for label in labels]
-    for key in ("small populations found", "cases with an added population"):
-        line(key, ["{} of {}".format(*one["battery"][key]) if "battery" in one else "" for one in of])
+    for key in next(one["battery"] for one in of if "battery" in one):
+        if key != "cases":
+            line(
+                key, ["{} of {}".format(*one["battery"][key]) if key in one["battery"] else "" for one in of]
+            )
     for name in SETS:
         cells = []
         for one in of:

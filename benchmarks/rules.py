@@ -79,7 +79,7 @@ class Density:
         return Separation(moments, self.events, own[self.responsibilities.argmax(axis=1)])
 
     def tree(self, tolerance: Callable[[float, int, bool], float] = tree.valley_tolerance) -> Tree:
-        """The tree, another tolerance of valleys in place of that of chance."""
+        """The tree, another tolerance of valleys instead of that of chance."""
         kept, tree.valley_tolerance = tree.valley_tolerance, tolerance
         try:
             return Tree(*self.modes, *tree.merge_modes(self.saddles, self.events.shape[1], self.separation()))

@@ -142,8 +142,14 @@ def page() -> str:
             f"| {row['marker']} | {row['population']} | {row['phenotype']} | {row['effect']:.2f} "
             f"({row['low']:.2f} to {row['high']:.2f}) | {like} | {there} |"
         )
-    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
-    return "\n".join([*lines, "", f"{said('signalling')} {times}.", ""])
+    return "\n".join([*lines, ""])
+
+
+def notes() -> str:
+    """Return machine, date and times for docs/benchmarks/end-to-end.md."""
+    seconds = read_results("signalling")["results"]["seconds"]
+    times = ", ".join(f"{name} {one:.0f} s" for name, one in seconds.items())
+    return f"{said('signalling')} {times}.\n"
 
 
 def main() -> None:

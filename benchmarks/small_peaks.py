@@ -5,7 +5,7 @@
     python benchmarks/small_peaks.py RUNS --sets gvhd,hipc            # the other sets from earlier calls
 
 Two modes of a density are one population if the lower one rises above the saddle between them by less than
-so many standard deviations of chance, where the valley is also measured in the events
+this many standard deviations of chance, where the valley is also measured in the events
 (`dpmix.populations.tree.CHANCE_MEASURED`). The populations of the runs are found with several values of it,
 as `dpmix gate` finds them, but for the points that all draws share: the events that the run file keeps serve
 for these and for the scores, and each belongs to its most probable mode. As in levels.py, the value for a set

@@ -39,7 +39,7 @@ def drop(file: Path) -> None:
 
 
 def seconds_to_read(file: Path) -> float:
-    """Of a file that is in no cache."""
+    """Return the seconds to read a file that is in no cache."""
     drop(file)
     began = time.perf_counter()
     with file.open("rb", buffering=0) as opened:

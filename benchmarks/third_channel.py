@@ -7,7 +7,7 @@ Populations are those of people (labelled files, which are not part of this proj
 files. Gates are found in one half of the events and applied to the other half:
 
 - the sequence in two channels (`dpmix gate --strategy`), but not stopped at an F1 of 0.97;
-- the same with the best ellipsoid in three channels: after all gates, in place of the last, or of all. At
+- the same with the best ellipsoid in three channels: after all gates, instead of the last, or of all. At
   least two of its channels are those of the gates; it is chosen by F1 in the first half.
 
 An ellipsoid is better or worse if F1 in the second half differs by more than 0.01, and the number of events

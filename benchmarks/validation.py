@@ -38,7 +38,7 @@ LONG = {
 
 
 def p_values_of(slip: str) -> dict[str, float]:
-    """Of every test on one wrong sampler, or on the right one."""
+    """Return the p-value of every test on one wrong sampler, or on the right one."""
 
     def run(name: str) -> float:
         with WRONG[slip]() if slip in WRONG else nullcontext(), threadpool_limits(1, "blas"):

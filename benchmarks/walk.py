@@ -58,7 +58,7 @@ def table() -> str:
     """The steps and their times, Markdown."""
     steps = record.read_results("walk")["results"]
     rows = [
-        f"| [{name}](#{name.lower().replace(' ', '-')}) | {step['seconds']:.0f} s |"
+        f"| [{name}](../tutorial.md#{name.lower().replace(' ', '-')}) | {step['seconds']:.0f} s |"
         for name, step in steps.items()
     ]
     total = sum(step["seconds"] for step in steps.values())
@@ -70,7 +70,7 @@ def said() -> str:
     made = record.read_results("walk")
     return (
         f"`{made['command']}` on {record.in_words(made['machine'])}, {made['date'][:10]}: "
-        "[walk.json](../benchmarks/results/walk.json). Times include downloads but not the `sudo` command."
+        "[walk.json](../../benchmarks/results/walk.json). Times include downloads but not the `sudo` command."
     )
 
 

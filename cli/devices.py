@@ -38,7 +38,7 @@ def numbers_of(ctx: click.Context, param: click.Parameter, value: str) -> list[i
 @click.option(
     "--architectures",
     metavar="NAMES",
-    help="With --build: such as sm_80,sm_90; default: those of this machine's GPUs.",
+    help="With --build: such as sm_80,sm_90; default: this machine's GPUs.",
 )
 @click.pass_context
 def command(ctx: click.Context, compiles: bool, channels: list[int], architectures: str | None) -> None:

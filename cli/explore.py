@@ -58,7 +58,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     \b
     Files in the folder of --output:
       screen-01.csv ...  a screen: events with their population and, for each marker, the percentile
-                         among all events and among those of the population
+                         among all events and among the population's events
       progress.csv       a row for each screen: how many such cells there probably are, at least
                          and at most; precision and recall among judged events
 

@@ -69,7 +69,7 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
     if output is None:
         if unknown := unknown_characters(text):
             raise ConfigError(
-                [f"this terminal, pipe or file cannot take {' '.join(unknown)}; use --output run.yaml"]
+                [f"this terminal, pipe or file cannot print {' '.join(unknown)}; use --output run.yaml"]
             )
         click.echo(text, nl=False)
         return
@@ -132,7 +132,7 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
 
 
 def open_files(files: Sequence[str]) -> list[Source]:
-    """Open data files, or those of a table of samples."""
+    """Open data files, or the files of a table of samples."""
     from dpmix.inputs.samples import open_samples
     from dpmix.inputs.storage import Storage
 
@@ -236,7 +236,7 @@ def _singlet_lines(sources: Sequence[Source]) -> list[str]:
     return [
         "null",
         f"# Single cells, proposed: {gate.area} is {gate.low:.2f} to {gate.high:.2f} times {gate.height},",
-        f"# as of {gate.share:.1%} of the events read.",
+        f"# for {gate.share:.1%} of the events read.",
         f"# Corners of this gate ({gate.area}, {gate.height}): {corners}.",
         "# It is not applied: draw it in FlowJo, or write it as GatingML 2.0, and name the file here.",
         "# Without it, dpmix gate marks populations that look like doublets.",

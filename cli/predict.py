@@ -20,13 +20,13 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
 
     The files are compensated, transformed and scaled as in the run. For each event the result has its most
     probable population, the probabilities of all populations, their entropy, and the log predictive density.
-    An event is implausible if its density is lower than that of 999 in 1,000 events simulated from the model.
-    The populations are those of `dpmix gate` with the same options. In a hierarchical run each file gets its
-    own weights and shift.
+    An event is implausible if its density is lower than in 999 of 1,000 events simulated from the model.
+    The populations are the same as in `dpmix gate` with these options. In a hierarchical run each file gets
+    its own weights and shift.
 
     fit.csv has proportions and misfit of each file and population: the share of events in the 1% tail of
-    their population. A file whose misfit is three times that of any file of the run, or whose shift is
-    beyond those of the run, is flagged.
+    their population. A file whose misfit is three times the misfit of any file of the run, or whose
+    shift is beyond the shifts of the run, is flagged.
 
     With state channels (data.state_channels), populations.csv and samples.nc have their medians; `dpmix
     associate` compares them between the files.

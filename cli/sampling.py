@@ -99,7 +99,7 @@ def sample_to_end(
     profile, summary : bool
         Print the time spent in each part, and the summary of the run.
     again : str
-        Command that continues a stopped run. Default: that of the sampler.
+        Command that continues a stopped run. Default: the sampler's.
     """
     from dpmix.runs.resume import choose
 

@@ -20,7 +20,7 @@ class FiniteRange(click.FloatRange):
 
 
 class GivenPath(click.Path):
-    """A path that is not empty. For click, an empty one, as of an unset variable, is the current folder."""
+    """A path that is not empty. For click, an empty one, from an unset variable, is the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path, or fail."""

@@ -5,6 +5,7 @@ Nothing that the pages show comes from the network: they can be read from a fold
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from importlib.metadata import version as version_of
@@ -16,6 +17,7 @@ from typing import Any
 import click
 from docutils import nodes
 from latex2mathml.converter import convert
+from myst_parser.parsers.sphinx_ import MystParser
 from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -140,6 +142,25 @@ def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+class NotebookParser(MystParser):
+    """Show notebooks as they were saved: texts, code, printed lines and pictures. Nothing is executed."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        """Parse the Markdown that says the same."""
+        parts = []
+        for cell in json.loads(inputstring)["cells"]:
+            text = "".join(cell["source"])
+            parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+            for output in cell.get("outputs", ()):
+                if "text" in output:
+                    parts.append(f"```text\n{''.join(output['text'])}```")
+                else:
+                    parts.append(f"![](data:image/png;base64,{''.join(output['data']['image/png'].split())})")
+        super().parse("\n\n".join(parts), document)
+
+
 def lay_out_help(app: Sphinx, context: click.Context, lines: list[str]) -> None:
     r"""Options in the help of a command as code; blocks that it lays out itself (`\b`) behind their line."""
     found: list[str] = []
@@ -165,6 +186,8 @@ def leave_out(app: Sphinx, context: click.Context, lines: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(FilesElsewhere)
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.add_lexer("csv", TextLexer)  # Pygments has none
     app.add_directive("config-reference", ConfigReference)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))

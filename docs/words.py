@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+OWN = {"words.py", "test_words.py"}
 SUFFIXES = {".md", ".py", ".pyi", ".cu", ".cuh", ".cpp", ".hpp", ".h", ".html", ".yaml", ".yml"}
 REPLACEMENTS = {
     r"(is|are|was|were|be|been|being) told": "gets, is given (input); is reported, is logged (output)",
@@ -36,29 +37,46 @@ REPLACEMENTS = {
     r"there is (?-i:none)": "none exists, is missing",
     r"into another order": "reordered, sorted",
     r"lets? go": "release",
+    r"in place of": "instead of",
+    r"so many": "this many; such a number of",
+    r"cells found by judging": "explored cells",
 }
+IN_PAGES = {r"(is|are|was|were|be|equals?) (that|those) of": "comes from, belongs to; or repeat the noun"}
 SPACE = r"\s+(?:[#*/>|]+\s+)?"  # also over the end of a line, with the mark of a comment on the next one
-WORDS = {
-    re.compile(rf"(?<![\w-]){found.replace(' ', SPACE)}(?![\w-])", re.IGNORECASE): write
-    for found, write in REPLACEMENTS.items()
-} | {re.compile(r'"""(What|Whether)\b'): 'a verb: "Return ...", "Test whether ..."'}
+
+
+def compiled(replacements: dict[str, str]) -> dict[re.Pattern[str], str]:
+    """Return the pattern of each text as whole words, also over the end of a line, with its replacement."""
+    return {
+        re.compile(rf"(?<![\w-]){found.replace(' ', SPACE)}(?![\w-])", re.IGNORECASE): write
+        for found, write in replacements.items()
+    }
+
+
+OPENINGS = {
+    re.compile(r'"""(What|Whether)\b'): 'a verb: "Return ...", "Test whether ..."',
+    re.compile(r'"""(Of|As|That|Those)\b'): 'the noun, or a verb: "Columns of ...", "Return ..."',
+}
+WORDS = compiled(REPLACEMENTS) | OPENINGS
+PAGE_WORDS = WORDS | compiled(IN_PAGES)
 
 
 def files(places: list[str]) -> list[Path]:
-    """Tracked text files in the given files and folders, without this one."""
+    """Return the tracked text files in the given files and folders, without this one and its test."""
     command = ["git", "ls-files", "-z", "--", *places]
     names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
     return [
         path
         for path in map(Path, filter(None, names))
-        if (path.suffix in SUFFIXES or path.name == "Makefile") and path.resolve() != Path(__file__).resolve()
+        if (path.suffix in SUFFIXES or path.name == "Makefile") and path.name not in OWN
     ]
 
 
 def problems(path: Path) -> list[str]:
     """One line for each match in a file, in the order of the file."""
     text = path.read_text(encoding="utf-8")
-    matches = [(match, write) for pattern, write in WORDS.items() for match in pattern.finditer(text)]
+    words = PAGE_WORDS if path.suffix == ".md" else WORDS
+    matches = [(match, write) for pattern, write in words.items() for match in pattern.finditer(text)]
     return [
         f'{path}:{text.count(chr(10), 0, match.start()) + 1}: "{" ".join(match[0].split())}": write "{write}"'
         for match, write in sorted(matches, key=lambda found: found[0].start())

@@ -29,8 +29,8 @@
 // Source    Suchard et al. (2010), Appendix A, step 1.
 #include "draw.cuh"
 
-// Blocks for which a multiprocessor has registers. On an H200, 4 in place of 3 saved 7% at D = 14, and 3 in place
-// of 2 saved 11% at D = 30 and 14% at D = 64; at D = 8, 4 in place of 5 cost 15%.
+// Blocks for which a multiprocessor has registers. On an H200, 4 instead of 3 saved 7% at D = 14, and 3 instead
+// of 2 saved 11% at D = 30 and 14% at D = 64; at D = 8, 4 instead of 5 cost 15%.
 #ifndef MIN_BLOCKS  // -D sets it only in benchmarks/cuda_variants.py
 #define MIN_BLOCKS (PADDED_DIM <= 4 ? 7 : PADDED_DIM <= 8 ? 5 : PADDED_DIM <= 16 ? 4 : 3)
 #endif

@@ -32,7 +32,7 @@
 
 constexpr int DESIGN = N_CHANNELS, CANDIDATES = 256, FIRST = 6;
 constexpr int GROUP = 16;            // candidates whose gains a thread compares
-constexpr double TAKEN = -1.0;       // in place of a gain
+constexpr double TAKEN = -1.0;       // instead of a gain
 constexpr double MORE = 1.0 + 1e-9;  // as in kernels/cpu/local.cpp
 
 struct Candidates {

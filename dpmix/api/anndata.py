@@ -47,8 +47,8 @@ def gate_anndata(
     """Find the cell populations in an AnnData object.
 
     One call makes a run (`dpmix mcmc` or `dpmix bem`) and assigns each event to a population (`dpmix
-    predict`). Values that look like raw fluorescence or ion counts are transformed as those of a file (method
-    auto of data.transform), which the log says; others are taken as they are.
+    predict`). Values that look like raw fluorescence or ion counts are transformed like a file's (method auto
+    of data.transform), which the log says; others stay as they are.
 
     Parameters
     ----------

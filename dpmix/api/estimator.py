@@ -64,9 +64,9 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         Keys of bem.
     channels : sequence of str, optional
         Key data.channels: names of columns to use, globs allowed. Default: of an array, all; otherwise
-        those that a run takes by default.
+        the channels that a run uses by default.
     transforms : mapping, optional
-        Key data.transform; default: linear. (scikit-learn takes an object with an attribute transform for a
+        Key data.transform; default: linear. (scikit-learn regards an object with an attribute transform as a
         transformer.)
     standardize, atoms
         Keys of data.
@@ -320,7 +320,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         return predicted(self._populations(), engine_maker(self.run_), events)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parameters, and the bytes of the run file: the estimator takes its draws along."""
+        """Return the parameters and the bytes of the run file: the estimator keeps its draws."""
         state = dict(super().__getstate__())
         if "run_" in state:
             state["run_"] = self.run_.path.read_bytes()

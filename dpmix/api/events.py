@@ -106,7 +106,7 @@ def standardised(scaling: Scaling, detectors: Sequence[str], values: Floats, nam
     scaling : Scaling
         Scale of the run.
     detectors : sequence of str
-        The D columns that the run takes.
+        The D columns that the run uses.
     values : float32 [N, columns]
     names : sequence of str
         Names of the columns.

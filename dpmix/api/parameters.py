@@ -128,7 +128,7 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
     Raises
     ------
     ValueError
-        It is something else, such as a numpy.random.Generator, which scikit-learn does not take either.
+        It is something else, such as a numpy.random.Generator, which scikit-learn does not accept either.
     """
     if isinstance(random_state, int | np.integer):
         return int(random_state)

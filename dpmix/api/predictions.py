@@ -22,7 +22,7 @@ BLOCK = 131_072  # events whose memberships in one draw are held at a time
 def engine_maker(run: Run) -> MakeEngine:
     """Return a function that makes the engine of a run for other events.
 
-    A run of a cluster takes an engine of this machine.
+    A run of a cluster uses an engine of this machine.
     """
     config = parse_config(run.config_text, str(run.path)).engine
     if config.backend == "cluster":

@@ -52,7 +52,7 @@ def run_mcmc(
         Folder that relative data paths of the config start from. Default: the folder of the YAML file, else
         the current folder.
     resume : bool
-        Continue the run in the run file from its checkpoint. The result is that of an uninterrupted run. A
+        Continue the run in the run file from its checkpoint. The result equals an uninterrupted run's. A
         larger mcmc.draws adds draws, and mcmc.until set to null those that the rule left out.
     overwrite : bool
         Replace an existing run file.

@@ -31,7 +31,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const mark = (on) => document.body.classList.toggle("dropping", on);
   document.addEventListener("dragover", (event) => {
     if (!hasFiles(event)) return;
-    event.preventDefault(); // else the browser would open the file in place of the page
+    event.preventDefault(); // else the browser would open the file instead of the page
     event.dataTransfer.dropEffect = "copy";
     mark(true);
   });

@@ -11,7 +11,7 @@ from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
 
 KEYS = ("backend", "threads", "devices")
-"""That the page offers. Workers of a cluster would read and write outside its folder."""
+"""Backends that the page offers. Workers of a cluster would read and write outside its folder."""
 
 
 def options(given: Mapping[str, Any]) -> list[str]:

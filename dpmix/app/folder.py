@@ -26,7 +26,7 @@ from dpmix.system.files import write_text
 from dpmix.system.run_marker import is_run_file
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,60}", re.ASCII)
-"""Of a run that the page starts."""
+"""Pattern for the name of a run that the page starts."""
 
 
 class Folder:

@@ -19,7 +19,7 @@ LINES, BYTES = 40, 16_384  # at most, of the end of the output
 PROGRAM = "from dpmix.cli import main; main()"
 
 Arguments = Sequence[str]
-"""Of one command, after `dpmix`."""
+"""Arguments of one command, after `dpmix`."""
 
 
 def command(arguments: Arguments) -> str:

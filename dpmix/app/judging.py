@@ -51,11 +51,11 @@ from dpmix.system.threads import one_thread
 Word = Literal["wanted", "part", "unwanted"]
 
 COLUMNS = (NAME, EVENT, JUDGEMENT, CHECK, SCREEN)
-"""Of the file of judgements."""
+"""Columns of the file of judgements."""
 COMMANDS = (("explore", "explored"), ("gate", "gated"))
-"""That read the file, and the folders that they write to by default."""
+"""Commands that read the file, and their default folders."""
 QUANTILES = (0.05, 0.5, 0.95)
-"""Of a population's events in each channel."""
+"""Quantiles of a population's events in each channel."""
 
 
 @dataclass(frozen=True)

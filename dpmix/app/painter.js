@@ -1,6 +1,6 @@
 "use strict";
 // Draws events as points without WebGL, where a browser has none or draws it by software: a million points then take tens of
-// milliseconds in place of half a second. It has the methods of PointLayer (dpmix/app/webgl.js), and its pictures differ
+// milliseconds instead of half a second. It has the methods of PointLayer (dpmix/app/webgl.js), and its pictures differ
 // from those by rounding. This file knows nothing of the page.
 
 class PointPainter {

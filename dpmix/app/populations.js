@@ -122,7 +122,7 @@ function shareCell(own, most) {
   return element("td", { className: "share" }, `${own.percent} ${own.interval && `(${own.interval})`}`, bar);
 }
 
-// The cells found by judging are a further population, whose events are in the others as well.
+// The explored cells are a further population, whose events are in the others as well.
 const largestShare = () => Math.max(...[...shownRows(), ...foundRow()].map((p) => (p.ends ? p.ends[1] : p.proportion)));
 
 // What follows later than the other cells. These stay as they are: a person may be typing a name.

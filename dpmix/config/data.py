@@ -141,7 +141,7 @@ class DataConfig(Section):
     panel: str | None = key(
         None,
         "Instead of channels and state_channels: a CSV file with the columns channel, marker and class: type "
-        "(of the model), state (only measured) or none. The names of CATALYST are taken, too: fcs_colname, "
+        "(of the model), state (only measured) or none. The names of CATALYST work, too: fcs_colname, "
         "antigen, marker_class. Relative to the folder of this config.",
         min_length=1,
         need="the path of a CSV file, for example panel.csv, or null",

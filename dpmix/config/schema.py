@@ -102,14 +102,14 @@ class ModelConfig(Section):
     components: int = key(
         128,
         "Truncation K: the maximum number of mixture components.",
-        "more than the populations of one sample, because a population may take several components; run time "
+        "more than the populations of one sample, because a population may need several components; run time "
         "grows with K",
         ge=1,
         le=4096,
     )
     coarseness: Coarseness | Literal["auto"] | None = key(
         5_000.0,
-        "Number of events n_c that the N events count as at most: the likelihood is taken to the power "
+        "Number of events n_c that the N events count as at most: the likelihood has the power "
         "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior). auto: a "
         "number that the run chooses at its start, at the elbow of fit against complexity.",
         "cells are not Gaussian: with more events, the exact posterior uses more and more components for the "
@@ -167,7 +167,7 @@ class UntilConfig(Section):
     rhat: float = key(
         1.05,
         "Draws end when R-hat of every monitored quantity is below this.",
-        "larger values show chains that are not yet in one place; 1.01 takes many more draws",
+        "larger values show chains that are not yet in one place; 1.01 needs many more draws",
         gt=1,
         le=10,
     )
@@ -234,7 +234,7 @@ class McmcConfig(Section):
     split_merge: int = key(
         10,
         "Sweeps between rounds of split-merge moves, which propose to divide the events of one component "
-        "between two, or to join those of two; 0: no such moves, the default with model.samples: "
+        "between two, or to join the events of two; 0: no such moves, the default with model.samples: "
         "hierarchical, which has none.",
         "sweeps that move one event at a time rarely find a split; a round costs about one sweep",
         ge=0,
@@ -362,5 +362,5 @@ class Config(Section):
 
 @cache
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of the config; `why` and `need` of each key are those of `key`."""
+    """Return the JSON schema of the config; `why` and `need` come from `key`."""
     return Config.model_json_schema()

@@ -27,6 +27,6 @@ def key(default: Any, meaning: str, why: str = "", *, need: str | None = None, *
     need : str, optional
         What the key accepts, to complete "it must be ..."; default: derived from its type and limits.
     **limits
-        Limits as of `pydantic.Field`: `ge`, `gt`, `le`, `lt`, `min_length`.
+        Limits as in `pydantic.Field`: `ge`, `gt`, `le`, `lt`, `min_length`.
     """
     return Field(default, description=meaning, json_schema_extra={"why": why, "need": need}, **limits)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from dpmix.drift.likelihood import Points
 
 Precision = Literal["single", "double"]
-"""Of the likelihood on a device."""
+"""Precision of the likelihood on a device."""
 
 
 class Device(Protocol):
-    """A device that computes in place of the CPU, with the same results within rounding."""
+    """A device that computes instead of the CPU, with the same results within rounding."""
 
     def sums(
         self,

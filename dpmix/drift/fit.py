@@ -63,7 +63,7 @@ class Prior:
         return cls(centres, np.array([3.0, 1.0, 2.0]))
 
     def of_averages(self, size: float) -> Prior:
-        """Return the prior of averages of so many points, whose nugget is smaller."""
+        """Return the prior of averages of this many points, whose nugget is smaller."""
         return Prior(self.centres - np.array([0.0, 0.0, np.log(size)]), self.sds)
 
     def log_density(self, logs: Array) -> float:
@@ -98,7 +98,7 @@ FAST_START = -2.0
 """Log range of the second start, in standard deviations of its prior from the centre."""
 
 FAST_POINTS = 5.0
-"""Or so many points, if that is a shorter range: a longer one has no slope towards a fast signal."""
+"""Or this many points, if that is a shorter range: a longer one has no slope towards a fast signal."""
 
 
 def fit(
@@ -141,7 +141,7 @@ def fit_blocks(
 ) -> Fit:
     """Fit the covariance of any number of blocks.
 
-    More than `COARSEST` blocks are fitted as so many averages, as four times as many, and so on up to the
+    More than `COARSEST` blocks are fitted as this many averages, as four times as many, and so on up to the
     blocks themselves. The fit with the highest posterior density of all blocks is returned, with the exact
     likelihood (`dpmix.drift.markov`). A point of Vecchia's likelihood has 30 neighbours, so that of a slow
     signal in many noisy blocks knows less than that of averages, and averages do not show a fast signal.

@@ -19,7 +19,7 @@ from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 
 NEIGHBOURS = 30
-"""As in GpGp, the package of Guinness."""
+"""Neighbours of a point; the number of GpGp, the package of Guinness."""
 
 MAX_NEIGHBOURS: int = _cpu.MAX_NEIGHBOURS
 

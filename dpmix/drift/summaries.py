@@ -12,7 +12,7 @@ BLOCK = 200
 """Events. In smaller blocks the median jumps between two populations of nearly half of the events each."""
 
 SMALL_BLOCK, MANY_EVENTS = 100, 1_000_000
-"""Events of a block in recordings of so many events: there, the resolution in time is worth the larger noise
+"""Events of a block in recordings of this many events, where the resolution in time is worth the noise
 of the medians, and 10^6 to 10^8 events become 10^4 to 10^6 blocks."""
 
 BATCH = 65_536

@@ -23,7 +23,7 @@ from dpmix.kernels import build
 from dpmix.model.mixture import Array
 
 THREADS = 128
-"""Of a block of `vecchia_threads`, `vecchia_blocks` and `fit_designs`."""
+"""Threads of a block of `vecchia_threads`, `vecchia_blocks` and `fit_designs`."""
 
 SUMS = 22
 BLOCKS = 1_024
@@ -31,8 +31,8 @@ BLOCKS = 1_024
 sums do not either."""
 
 LEAST_POINTS, MOST_NEIGHBOURS = 65_536, 32
-"""`vecchia_threads` takes at least so many points, which occupy a device, and at most so many neighbours,
-because the local memory of a thread grows with their square. So many neighbours also occupy the warp that a
+"""`vecchia_threads` takes at least this many points, which occupy a device, and at most this many neighbours,
+because the local memory of a thread grows with their square. This many neighbours also occupy the warp that a
 point has in `vecchia_batches`. For 10^6 points on an H200, threads are faster up to 14 neighbours, batches as
 fast at 30 and faster at 64, and blocks slowest. The limits for fewer points are not measured."""
 

@@ -131,7 +131,7 @@ class CudaGaussianProcess:
         scales : float32 [D]
             Factors of channels.
         laplacian : bool
-            Correlation exp(-|d|_1) in place of exp(-|d|^2).
+            Correlation exp(-|d|_1) instead of exp(-|d|^2).
         rows : float32 [m, n]
             The last rows of the inverse Cholesky factor, times the variance of the signal.
         targets : float32 [m]

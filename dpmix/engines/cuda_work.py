@@ -133,7 +133,7 @@ class LastLabels:
 
 @dataclass(frozen=True)
 class SampleParameters:
-    """The parameters of each sample, in place of those of the mixture.
+    """The parameters of each sample, instead of those of the mixture.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class Pass:
     last : LastLabels, optional
         For a pruned draw.
     rounded : bool
-        Return the rounded sums in place of their state, a quarter of the bytes; for a pass on one device.
+        Return the rounded sums instead of their state, a quarter of the bytes; for a pass on one device.
     """
 
     components: Array

@@ -193,7 +193,7 @@ def judgements_to_learn(values: Array, screens: Ints, ahead: bool = False) -> in
     screens : int64 [n]
         Number of the screen of each, ascending.
     ahead : bool
-        For the next screen, in place of the last one.
+        For the next screen, instead of the last one.
     """
     learned, ends = 0, _ends(screens)
     for end in ends:

@@ -16,7 +16,7 @@ from dpmix.explore.covariance import NOISE, VARIANCE, Covariance
 from dpmix.model.mixture import Array
 
 PRIOR_SDS = (1.0, 1.0, 1.0)
-"""Of the logarithms of variance, noise and each range, about their first values."""
+"""Prior standard deviations of the logarithms of variance, noise and each range, about their first values."""
 
 LIMIT = 3.0
 """Parameters stay within a factor of e^3 of their first values."""

@@ -57,6 +57,21 @@ class FilePlan:
         """Return the places of channels of the file among the columns that are read."""
         return [self.columns.index(k) for k in numbers]
 
+    def read_stored(self, start: int, stop: int) -> Floats:
+        """Return all columns of the block [start, stop) as the file has them, float32 [M, columns].
+
+        A logarithm far above its range is infinite: its antilogarithm, which damaged data can have, does not
+        fit float32.
+        """
+        stored = self.source.read(start, stop, self.columns)
+        for k in self.linearized:
+            channel, values = self.source.details[k], stored[:, self.columns.index(k)]
+            if channel.log and channel.range:
+                decades, offset = channel.log
+                most = math.log10(np.finfo(np.float32).max) - math.log10(offset)
+                values[values > most / decades * channel.range] = np.inf
+        return stored
+
     def read(self, start: int, stop: int, rows: Ints | None) -> tuple[Floats, Array]:
         """Read events of the chosen channels.
 
@@ -74,7 +89,7 @@ class FilePlan:
         raw : float64 [M, D]
             The same values linearized and compensated.
         """
-        stored = self.source.read(start, stop, self.columns)
+        stored = self.read_stored(start, stop)
         stored = stored if rows is None else stored[rows]
         raw = stored.astype(np.float64)
         for k in self.linearized:

@@ -17,9 +17,9 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.system.progress import ProgressLog
 
 FLOAT_LIMIT = 1.0 - 2.0**-18  # of $PnR: 262143 of 262144, where instruments with float values saturate
-FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or so many, show that it is no limit
+FALSE_TIMES, FALSE_SHARE = 2.0, 0.25  # values so far above $PnR, or this many, show that it is no limit
 MOST_NOT_FINITE = 0.01  # of the events of a file may be left out, because a value of them is not finite
-PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least so many events have it
+PILE_SHARE, PILE_EVENTS = 0.001, 10  # an extreme value is a limit if at least this many events have it
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def scan_file(plan: FilePlan, progress: ProgressLog) -> Scan:
     lowest, highest = _Extreme(n_columns, np.minimum, np.inf), _Extreme(n_columns, np.maximum, -np.inf)
     not_finite, contents, above = _NotFinite(n_columns), _Digests(n_columns), _Above(plan)
     for start, stop in blocks(plan.source.n_events, progress):
-        block = plan.source.read(start, stop, plan.columns)
+        block = plan.read_stored(start, stop)
         not_finite.add(block, start)
         lowest.add(block)
         highest.add(block)

@@ -37,7 +37,7 @@ COARSE = 3.0  # steps between values: in a shorter stretch, its halves cannot be
 FALLING = 0.6  # of a half-normal below its limit, the nearer half of the events next to it takes this share
 NEARLY = 0.99  # of a power of 2: a range as computed by software that exported the file
 CLOSE = 1e-4  # of a range, or 1: how far the largest event may be from a range that is computed from it
-FAR = 1000.0  # a range so many times beyond all events is not a range of the detector
+FAR = 1000.0  # a range this many times beyond all events is not a range of the detector
 LEAST = 100.0  # t / r: with fewer decades, w is close to m / 2, where the scale bends too sharply at its ends
 
 

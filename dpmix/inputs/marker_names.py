@@ -201,7 +201,7 @@ def warn_of_other_markers(
     for source, numbers in zip(sources, chosen, strict=True):
         pairs = [(first.details[k], source.details[j]) for k, j in zip(own, numbers, strict=True)]
         others = [
-            f"{there.marker} in place of {here.marker}"
+            f"{there.marker} instead of {here.marker}"
             for here, there in pairs
             if here.marker and there.marker and plain_name(here) != plain_name(there)
         ]

@@ -42,7 +42,7 @@ USUAL_COFACTORS = (5.0, 15.0)
 EVEN, STEP = 0.75, 1.3  # least over most events in quarters of a count from -1 to 0, and over those outside
 COFACTORS = (1.0, 50.0)  # fluorescence has 100 or more
 FEWEST_EVENTS = 1_000
-HIGHEST = 14.0  # arcsinh of 10^6 ions, cofactor 2; no instrument counts so many in one event
+HIGHEST = 14.0  # arcsinh of 10^6 ions, cofactor 2; no instrument counts this many in one event
 MANY_ZEROS, SOME_ZEROS = 0.25, 0.1  # in a quarter of the channels at least, and in half of them
 DISTINCT = 0.8  # of the values above 0 differ, where counts were normalised
 

@@ -63,7 +63,7 @@ MOST_NAMED = 3
 """Files that a warning names one by one; more share a line."""
 
 FEW_STEPS = 256
-"""Of float32, between the extreme values of a channel: with fewer, rounding shows in the densities."""
+"""Steps of float32 in the range of a channel: with fewer, rounding shows in the densities."""
 
 
 class Recorded(NamedTuple):

@@ -158,11 +158,18 @@ def _read_raw(plans: Sequence[FilePlan], rows: Sequence[Sequence[Rows]]) -> list
         for plan, own in zip(plans, rows, strict=True)
     ]
     for plan, part in zip(plans, parts, strict=True):
-        if (~np.isfinite(part)).any(1).sum() > MOST_NOT_FINITE * len(part):
+        if (~np.isfinite(part)).any(1).sum() <= MOST_NOT_FINITE * len(part):
+            continue
+        if plan.compensation.channels:
             raise DataError(
                 f"{plan.source.name}: values that are not finite after compensation, which needs a channel "
                 "with such values; remove these events, or give --compensation none"
             )
+        worst = plan.source.details[plan.chosen[int((~np.isfinite(part)).sum(0).argmax())]]
+        raise DataError(
+            f"{plan.source.name}: most values of {worst.detector} are not finite or too large, far above its "
+            "range; the file is damaged or its range is wrong: export it again"
+        )
     return parts
 
 

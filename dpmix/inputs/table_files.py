@@ -78,9 +78,7 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
             raise DataError(
                 f"{path}: {found}, and a table of samples needs a column file; rename this column"
             )
-        need = (
-            "need a row per event; if the table has no events, give the data files in place of their folder"
-        )
+        need = "need a row per event; if the table has no events, give the data files instead of their folder"
         raise DataError(f"{path}: found no column of numbers, {need}")
     details = tuple(
         replace(channel, numeric=key in numeric)

@@ -25,7 +25,7 @@ from dpmix.inputs.fcs_channels import Channel
 from dpmix.model.mixture import Array, Floats
 
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
-FAR = 100.0  # the range of an instrument is so many times that of transformed values, at least
+FAR = 100.0  # the range of an instrument is this many times that of transformed values, at least
 FEWEST = 20  # events; fewer show nothing
 TOP = 5000.0  # scales are stored up to 4,095
 LONG, SHARE = (

@@ -1,23 +1,22 @@
 """Populations that look like debris, doublets or dead cells, by scatter and a viability stain.
 
 Each population is compared with the main cells of the same events: populations with at least 5% of the events
-and a marker that is clearly on. No threshold is fixed beforehand.
+and a marker that is clearly on (where cells are few, 5% of the events of such populations). No threshold is
+fixed beforehand.
 
-- **Debris** is small: a quarter of its events lie below the 5% quantile of forward scatter of the smallest
-  main cells.
+- **Debris** is small: by 5% quantiles of forward scatter, a quarter of its events lie below the smallest main
+  cells and half below most main cells (the median of these quantiles, by events).
 - **Dead cells** are stained: half of their events lie above the 95% quantile of the viability stain in main
-  cells (of several main populations, the median of these quantiles, by events).
+  cells (again the median).
 - **Doublets** are two cells in one pulse: in every marker, the population is as high as the higher one of two
   larger populations, it differs from both, its forward scatter is above the upper quartile of both, and the
   ratio of area to height of the pulse is above that of both. Two cells of the same kind make no population of
   their own and are not found.
 
-A population with more events than all main cells together is not debris or dead cells: it is the sample, as
-lymphocytes are where the panel has no marker that is on in them (`gvhd`).
-
-A population is compared as a whole, so a part of its events may be cells. Nothing is said about doublets
-without area and height, about debris without forward scatter, as in mass cytometry, and about dead cells
-without a viability stain.
+A population is compared as a whole, so a part of its events may be cells. It is marked if most of it is
+small, because lymphocytes without a marker that is on can share a population with debris (`gvhd`). Nothing
+is said about doublets without area and height, about debris without forward scatter, as in mass cytometry,
+and about dead cells without a viability stain.
 
 P populations, D markers, Q quality channels.
 """
@@ -66,18 +65,18 @@ def artefacts(
     marks = [""] * len(sizes)
     main = main_cells(sizes, markers, thresholds)
     there = np.flatnonzero(sizes > 0)
-    fewer = there[sizes[there] <= sizes[main].sum()]
     if SIZE in quality and pulse is not None:
         for p in there[~main[there]]:
             if _is_doublet(p, sizes, markers, quality[SIZE], pulse):
                 marks[p] = DOUBLETS
     if SIZE in quality:
-        least = quality[SIZE][Q05, main].min()
-        for p in fewer[quality[SIZE][Q25, fewer] < least]:
+        small, size = quality[SIZE][Q05, main], quality[SIZE][:, there]
+        most = _weighted_median(small, sizes[main])
+        for p in there[(size[Q25] < small.min()) & (size[Q50] < most)]:
             marks[p] = DEBRIS
     if DEAD in quality:
         limit = _weighted_median(quality[DEAD][Q95, main], sizes[main])
-        for p in fewer[quality[DEAD][Q50, fewer] > limit]:
+        for p in there[quality[DEAD][Q50, there] > limit]:
             marks[p] = DEAD_CELLS
     return tuple(marks)
 
@@ -86,11 +85,13 @@ def main_cells(sizes: Ints, markers: Array, thresholds: Array) -> npt.NDArray[np
     """Return the populations that others are compared with, bool [P]; at least one.
 
     They have 5% of the events and a marker that is on, so that much debris is not taken for cells. If none
-    has, they are all with 5% of the events, or the largest one.
+    has, they have 5% of the events of populations with a marker that is on; else they are all with 5% of the
+    events, or the largest one.
     """
     large: npt.NDArray[np.bool_] = sizes >= MAIN * sizes.sum()
     on = (markers[Q25] > thresholds).any(axis=1)
-    for found in (large & on, large):
+    few = on & (sizes > 0) & (sizes >= MAIN * sizes[on].sum())
+    for found in (large & on, few, large):
         if found.any():
             return found
     alone: npt.NDArray[np.bool_] = np.arange(len(sizes)) == sizes.argmax()

@@ -1,4 +1,4 @@
-"""Cells found by judging (`dpmix.explore`) as one more population of a gating.
+"""Explored cells (`dpmix.explore`) as one more population of a gating.
 
 Its number follows those of the mixture. Its events keep their population of the mixture: it overlaps the
 others, and the proportions of the mixture's populations sum to 1 without it.
@@ -28,7 +28,7 @@ MIXTURE, JUDGING = "mixture", "judging"
 
 @dataclass(frozen=True)
 class Explored:
-    """The population of the cells found by judging.
+    """The population of the explored cells.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Explored:
 
 
 def explored_of(gating: Gating) -> Explored | None:
-    """Return the population of the cells found by judging; None without judgements."""
+    """Return the population of the explored cells; None without judgements."""
     one = gating.exploration
     if one is None:
         return None
@@ -81,7 +81,7 @@ def explored_of(gating: Gating) -> Explored | None:
 
 
 def with_explored(draws: SampleDraws) -> SampleDraws:
-    """Return the draws with the cells found by judging as population P, the same in all draws.
+    """Return the draws with the explored cells as population P, the same in all draws.
 
     `dpmix associate` compares them like the others. They count in their populations of the mixture, too.
     """
@@ -144,7 +144,7 @@ def free_colour(colours: tuple[int, ...], n_populations: int) -> int:
 
 
 def extended(gating: Gating) -> Gating:
-    """Return the gating with the cells found by judging as population P, for pictures.
+    """Return the gating with the explored cells as population P, for pictures.
 
     Its share is that of the events found, the same in all draws. All that only the mixture knows is NaN.
     """

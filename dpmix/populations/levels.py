@@ -18,7 +18,7 @@ for each row r of the table, because the level of a marker among T cells need no
    that of a component, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
    nothing.
 4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
-   the thresholds of a draw, all rows by the same number of standard deviations. (With 1 in place of 10,
+   the thresholds of a draw, all rows by the same number of standard deviations. (With 1 instead of 10,
    thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
    with them.)
 

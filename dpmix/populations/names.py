@@ -142,7 +142,7 @@ def _own(
 
 
 def _plain(chosen: list[Markers], rows: npt.NDArray[np.str_], weights: Array) -> list[Markers]:
-    """Return the markers of each row with + in place of hi in each channel where no row needs the difference.
+    """Return the markers of each row with + instead of hi in each channel where no row needs the difference.
 
     In a channel, either all names say hi or none does.
     """

@@ -138,7 +138,7 @@ def posterior(counts: Ints | Array, seed: int, prior: Array | None = None) -> Ar
     seed : int
         Seed of the run.
     prior : float64 [T, P], optional
-        Prior counts in place of the one event: kappa beta of a hierarchical run (`dpmix.model.cohort`).
+        Prior counts instead of the one event: kappa beta of a hierarchical run (`dpmix.model.cohort`).
     """
     shapes = _shapes(counts, prior)
     return _dirichlet(shapes, Stream(seed, 1, 0).step(Step.PROPORTIONS))

@@ -181,7 +181,7 @@ class Gating:
     mean_proportions : float64 [S, P]
         Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
     shape_ratios : float64 [P]
-        Proportions if each population had one t distribution, relative to those of the mixture
+        Proportions if each population had one t distribution, relative to the mixture's
         (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
         shape.
     r_hat, ess : float64 [P]
@@ -301,7 +301,7 @@ class Gating:
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
-        """D + E names of channels: those of the model, then state channels."""
+        """D + E names of channels: the model's, then state channels."""
         return self.channels + (() if self.state is None else self.state.channels)
 
     @property
@@ -326,7 +326,7 @@ class Gating:
     @property
     def left_out(self) -> npt.NDArray[np.bool_]:
         """Populations that are not in the proportions, bool [P]."""
-        found = np.zeros(self.n_populations, np.bool_)  # cells found by judging may come last
+        found = np.zeros(self.n_populations, np.bool_)  # explored cells may come last
         if self.without_artefacts:
             found[: len(self.artefacts)] = [bool(mark) for mark in self.artefacts]
         return found

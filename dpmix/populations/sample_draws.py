@@ -43,7 +43,7 @@ class SampleDraws:
     columns : mapping of str to S str
         Columns of the table of samples.
     explored : int64 [S], optional
-        Events of the cells found by judging (`dpmix.populations.explored`), which `counts` has in their
+        Events of the explored cells (`dpmix.populations.explored`), which `counts` has in their
         populations of the mixture.
     explored_medians : float32 [S, D], optional
         Their medians; NaN where there are none.

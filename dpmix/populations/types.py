@@ -29,7 +29,7 @@ thresholds and of the sample.
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. If some events pass all cells of the row,
 more than `GENUINE` of those that it explains best, it is right, and the others are of a type that has no row.
-Rows and such cells are computed in turn. (With probabilities in place of the best row, a rare row whose
+Rows and such cells are computed in turn. (With probabilities instead of the best row, a rare row whose
 neighbour differs in one cell took the events of this neighbour.)
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An

@@ -47,7 +47,7 @@ def associate(
     design : str or Path, optional
         Table of samples. Default: the columns of the table that the run had.
     expression, all_channels, overwrite : bool
-        Regress medians of state channels, too; those of all channels, also where there are state channels;
+        Regress medians of state channels, too; all channels' medians, also where there are state channels;
         replace existing files.
     least_ratio, false_share : float
         Smallest ratio of abundances that counts as an effect; accepted share of false discoveries.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BINS = (160, 48)
 POINTS = 1_024
-"""More blocks of a stretch are drawn in so many groups: mean of the signal, and all of the intervals."""
+"""More blocks of a stretch are drawn in this many groups: mean of the signal, and all of the intervals."""
 
 HALF_HEIGHT = 3.0
 """Spreads shown above and below the middle of a channel; more where the signal goes further."""

@@ -305,7 +305,7 @@ def event_map(gating: Gating, events: Map) -> Figure:
     figure, body = figure_with_key(7.0, 7.4, key, 2)
     axes = body.subplots()
     colours = np.array([colour_of(gating, p) for p in range(gating.n_populations)])
-    # A raster in the PDF too: so many points are slow to display.
+    # A raster in the PDF too: this many points are slow to display.
     axes.scatter(
         events.places[:, 0],
         events.places[:, 1],

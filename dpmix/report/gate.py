@@ -132,7 +132,7 @@ def gate(
         match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
-            [f"--data: {task.run.path} has shifts (model.shifts); dpmix predict finds those of other files"]
+            [f"--data: {task.run.path} has shifts (model.shifts); use dpmix predict, which finds them"]
         )
     moved = shifts.to_subtract(task.run, formats, task.events.sources) if calibrated else None
     asked.check(task)
@@ -189,14 +189,14 @@ def predict(
     """Gate new events with a run and write event files and fit.csv, with the probability of every population.
 
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.new_samples`); with
-    shifts, shifts.csv has those of the files. Parameters, return value and errors are those of `gate`. The
+    shifts, shifts.csv has the files' shifts. Parameters, return value and errors are as in `gate`. The
     attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
     samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types are
     those of the new events.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:
-        raise ConfigError(["data is empty; give the files to predict; dpmix.gate gates those of the run"])
+        raise ConfigError(["data is empty; give the files to predict; dpmix.gate gates the files of the run"])
     require_cut(n_draws, level, n_populations)
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)

@@ -202,7 +202,7 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 
 
 def shortest(gating: Gating) -> list[NamedGates]:
-    """Return the named shortest sequences of all populations, last of the cells found by judging."""
+    """Return the named shortest sequences of all populations, last of the explored cells."""
     added = () if gating.explored_strategy is None else (gating.explored_strategy,)
     return [
         NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)

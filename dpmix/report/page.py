@@ -155,7 +155,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
 
 
 def _explored_row(gating: Gating) -> list[dict[str, Any]]:
-    """Return the row of the cells found by judging; none without judgements."""
+    """Return the row of the explored cells; none without judgements."""
     own = explored_of(gating)
     if own is None:
         return []
@@ -178,7 +178,7 @@ def _explored_row(gating: Gating) -> list[dict[str, Any]]:
 
 
 def _strategies(gating: Gating) -> list[dict[str, Any]]:
-    """Return the table of gating strategies, one row per population, last of the cells found by judging."""
+    """Return the table of gating strategies, one row per population, last of the explored cells."""
     view, added = extended(gating), gating.explored_strategy
     strategies = (*gating.strategies, *(() if added is None else (added,)))
     return [

@@ -54,7 +54,7 @@ def page_data(gating: Gating) -> dict[str, Any]:
 
 
 def _explored(gating: Gating) -> dict[str, Any] | None:
-    """Return the cells found by judging as points, at most `MOST_POINTS`, channel by channel."""
+    """Return the explored cells as points, at most `MOST_POINTS`, channel by channel."""
     one = gating.exploration
     if one is None:
         return None
@@ -63,7 +63,7 @@ def _explored(gating: Gating) -> dict[str, Any] | None:
 
 
 def _farthest(gating: Gating) -> list[int]:
-    """Return the two channels in which the cells found by judging differ most from all events, ascending.
+    """Return the two channels in which the explored cells differ most from all events, ascending.
 
     The distance of a channel is that of the medians of the cells from the mean, in standard deviations.
     """

@@ -48,7 +48,7 @@ def write_tables(
     no other population has, `full phenotype` all markers with their levels. Both tables have a column `name`
     if a population was named by hand. `_tree` describes tree.json.
 
-    With judgements, both tables have rows for the population of the cells found by judging, after the others,
+    With judgements, both tables have rows for the population of the explored cells, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
     In populations.csv, its `proportion`, `low` and `high` are the probable number of such cells and its ends
     (`dpmix.explore.count.Found`), divided by the number of all events, whatever their weight. In
@@ -113,8 +113,8 @@ def write_strategy(path: Path, gating: Gating) -> None:
     inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
     the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. `shortfall`
     says what the last gate misses or holds of other populations, where this is more than 10%. A population
-    without gates has one row with empty cells. With judgements, the last rows are those of the cells found by
-    judging, compared with all other events.
+    without gates has one row with empty cells. With judgements, the last rows are those of the explored
+    cells, compared with all other events.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
 
 
 def _isolated(gating: Gating) -> list[tuple[str, Strategy]]:
-    """Return phenotype and strategy of each population, last of the cells found by judging."""
+    """Return phenotype and strategy of each population, last of the explored cells."""
     pairs = list(zip(gating.phenotypes, gating.strategies, strict=True))
     if (own := explored_of(gating)) is not None and gating.explored_strategy is not None:
         pairs.append((own.phenotype, gating.explored_strategy))
@@ -327,7 +327,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     order of ascending levels; each merges the branch named `mode` into the branch named `into`. The
     populations at a cut height result from all merges below it. If `why` says that only some of the merges at
     this height are made, these are the first ones. An infinite level or height is null. `explored` has the
-    population of the cells found by judging, which has no mode; null without judgements.
+    population of the explored cells, which has no mode; null without judgements.
     """
     tree = gating.tree
     components = [np.flatnonzero(tree.modes == mode).tolist() for mode in range(len(tree.heights))]
@@ -359,7 +359,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
 
 
 def _explored(gating: Gating, own: Explored | None) -> dict[str, object] | None:
-    """Return the population of the cells found by judging, for tree.json."""
+    """Return the population of the explored cells, for tree.json."""
     if own is None or gating.exploration is None:
         return None
     found = gating.exploration.found

@@ -53,7 +53,7 @@ def run_bem(
 ) -> Result:
     """Run Bayesian EM from several starts; write the path of each start, and the best end as the draw.
 
-    Parameters, returns and raises as `run_mcmc`, with steps in place of sweeps.
+    Parameters, returns and raises as `run_mcmc`, with steps instead of sweeps.
     """
     with (
         open_session("bem", config, base, resume, overwrite) as session,

@@ -222,7 +222,7 @@ def _explain(run: Run, rows: list[Mixing]) -> Iterator[str]:
     chains, draws = len(run.alpha), run.committed
     limits = deciding[0]
     parts = "the chains and their halves" if chains > 1 else "the halves of the chain"
-    yield f"  The first {len(deciding)} quantities are those of mcmc.until; of several, the worst numbers."
+    yield f"  The first {len(deciding)} quantities decide (mcmc.until); of several, the worst numbers."
     yield f"  R-hat compares {parts} (below {limits.rhat_limit:g} asked). ESS is the effective sample size"
     yield f"  for means (bulk; {limits.ess_limit:g} asked) and for 5% and 95% quantiles (tail)."
     if chains * draws < ROUGH_DRAWS:

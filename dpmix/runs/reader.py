@@ -38,7 +38,7 @@ def open_run(path: str | os.PathLike[str], *, transformed: bool = False) -> Run:
         A file that ``dpmix mcmc`` or ``dpmix bem`` wrote.
     transformed : bool
         Return means and covariances, and m and phi, on the transformed scale (logicle, arcsinh, ...) instead
-        of the standardised scale of the sampler. Log likelihoods remain those of the standardised events.
+        of the standardised scale of the sampler. Log likelihoods still refer to the standardised events.
 
     Returns
     -------
@@ -82,7 +82,7 @@ class Run:
         self.constants = {name: array for name, (_, array) in self._contents.constants.items()}
 
     def __fspath__(self) -> str:
-        """Return the path: functions that take a run file take a `Run`, too."""
+        """Return the path: functions that accept a run file accept a `Run`, too."""
         return str(self.path)
 
     def __repr__(self) -> str:
@@ -329,9 +329,9 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """The agreement of the chains about interim populations; its text is that of ``dpmix info``.
+        """The agreement of the chains about interim populations; ``dpmix info`` prints its text.
 
-        Read from the file of a complete run, computed for others and for those of earlier versions.
+        Read from the file of a complete run, computed for others and for files of earlier versions.
         `dpmix.gate` returns the verdict on the populations that it finds.
         """
         from dpmix.runs.verdict import interim_verdict, stored_verdict

@@ -149,7 +149,7 @@ def on_fewer_events(session: Session, size: int) -> Iterator[Session]:
     """Yield a session on events drawn at random, which together count as much as all events do.
 
     The session itself where `size` is the number of its events. Otherwise the events have an engine of their
-    own, with the backend of the run; in place of a cluster, for which they are too few, that of the CPU.
+    own, with the backend of the run; instead of a cluster, for which they are too few, that of the CPU.
     """
     events = session.events
     if size == len(events.values):
@@ -229,7 +229,7 @@ def _extended(stack: ExitStack, writer: RunWriter, config: Config, earlier: Run)
     if config.mcmc.draws <= earlier.draws:
         return writer
     grown = writer.grown(config.mcmc.draws, 1 + config.mcmc.sweeps, to_yaml(config))
-    log.info("room for %d draws in place of %d", config.mcmc.draws, earlier.draws)
+    log.info("room for %d draws instead of %d", config.mcmc.draws, earlier.draws)
     return stack.enter_context(grown)
 
 

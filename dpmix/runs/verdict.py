@@ -33,8 +33,8 @@ FALSE_ALARMS = 0.05  # probability that chains differ by chance alone
 # The log likelihood mixes more slowly than any population: chains differ in their fit above this R-hat.
 BAD_FIT = 1.1
 MOST_NAMED = 8
-# Of runs with so many draws of each chain, four times the draws, four times the burn-in and other seeds left
-# as many populations apart. A resolution left fewer, but lost populations, so it is not advised either
+# In runs with this many draws of each chain, four times the draws, four times the burn-in and other seeds
+# left as many populations apart. A resolution left fewer, but lost populations, so it is not advised either
 # (benchmarks/remedies.py).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"

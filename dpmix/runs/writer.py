@@ -180,7 +180,9 @@ class RunWriter:
     def write_verdict(
         self, draws: int, numbers: Mapping[str, npt.ArrayLike], texts: Mapping[str, str]
     ) -> None:
-        """Write the verdict on so many draws of each chain; a file of an earlier version has no place for it.
+        """Write the verdict on this many draws of each chain.
+
+        A file of an earlier version has no place for it.
 
         Parameters
         ----------

@@ -116,7 +116,7 @@ def replacing(path: Path, n_bytes: int = 0) -> Iterator[Path]:
 
 
 def _require_space(path: Path, n_bytes: int) -> None:
-    """Raise `OSError` if a new file cannot have so many bytes."""
+    """Raise `OSError` if a new file cannot have this many bytes."""
     with path.open("wb") as file:
         allocate(file.fileno(), n_bytes)
         file.truncate(0)

@@ -60,7 +60,7 @@ class OwnFile:
         return _is_at(self.path, self._open)
 
     def reserve(self, n_bytes: int) -> None:
-        """Make this a file of so many bytes, with their space allocated on the disk.
+        """Make this a file of this many bytes, with their space allocated on the disk.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class OwnFile:
         sync(self._open)
 
     def move(self, path: Path, over: OwnFile | None = None) -> None:
-        """Rename the file, in place of another file of that name if there is one.
+        """Rename the file, instead of another file of that name if there is one.
 
         Parameters
         ----------

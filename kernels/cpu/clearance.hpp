@@ -43,7 +43,7 @@ class ClearanceTable {
     AlignedVector<float> distances_, widenings_;
 
    public:
-    // True if distances from a component with so many events are measured: at least D^2, because from fewer they
+    // True if distances from a component with this many events are measured: at least D^2, because from fewer they
     // take longer than they save.
     static bool has_row(std::size_t n_events, int n_channels) {
         return n_events >= static_cast<std::size_t>(n_channels) * static_cast<std::size_t>(n_channels);

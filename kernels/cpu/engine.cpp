@@ -16,9 +16,9 @@ constexpr double PAYING_SHARE = 0.3;
 // few tasks, such as a sample's.
 constexpr std::size_t PROBE = 64, PROBE_PASSES = 8, PROBE_EVENTS = 4096;
 
-// Of so many pruned passes, the first has clearances, the second has none, and the others have them if they pay.
+// Of this many pruned passes, the first has clearances, the second has none, and the others have them if they pay.
 constexpr std::size_t CLEARANCE_PASSES = 32;
-// Clearances from one component pay if they save as many multiplications as so many events have. Measuring them
+// Clearances from one component pay if they save as many multiplications as this many events have. Measuring them
 // takes as long as 190 to 230 events in a dense pass (6 to 32 channels, AVX-512), but a multiplication saved by
 // pruning also saves other work: with this number, they were measured in those samples where it saved time.
 constexpr double CLEARANCE_EVENTS = 150.0;

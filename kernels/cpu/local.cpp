@@ -12,7 +12,7 @@ namespace {
 constexpr int FIRST = 6;  // nearest points with which a design starts, as in laGP
 constexpr int PASSES = 2;
 
-// A candidate is taken before an earlier one if its gain is so many times as large. At regular times, gains on both
+// A candidate is taken before an earlier one if its gain is this many times as large. At regular times, gains on both
 // sides of a prediction are equal, and rounding must not choose.
 constexpr double MORE = 1.0 + 1e-9;
 constexpr std::size_t TIMES_PER_TASK = 16;

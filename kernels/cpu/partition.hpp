@@ -8,7 +8,7 @@ namespace dpmix {
 
 // Writes to `last` [n + 1] where the last line of the best partition of the first values begins, for each number of
 // values. The cost of a line is its residual sum of squares plus the penalty. A line has at least `shortest` values, 2
-// or more (where n has so many), and is one over the numbers of the values.
+// or more (where n has this many), and is one over the numbers of the values.
 //
 // It is the minimum over all partitions, by the recursion of optimal partitioning (Jackson et al. 2005, IEEE Signal
 // Process. Lett. 12:105):

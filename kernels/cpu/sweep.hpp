@@ -99,7 +99,7 @@ constexpr int GP_BLOCK = 4;
 constexpr int GP_SCRATCH = 64;  // floats of scratch for each row: those of the widest tile
 
 struct GaussianProcess {
-    bool laplacian;  // correlation exp(-|d|_1) in place of exp(-|d|^2)
+    bool laplacian;  // correlation exp(-|d|_1) instead of exp(-|d|^2)
     int n_channels, n_points, n_rows;
     const float* scales;   // [D] that events are multiplied by
     const float* points;   // [block][D][GP_BLOCK], multiplied

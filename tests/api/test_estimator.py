@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_the_draws_and_a_warm_start_continues(monkeypatch: pytest.M
 
 
 class _StopAtSweep:
-    """In place of `Stop`: Ctrl-C comes in a sweep."""
+    """Instead of `Stop`: Ctrl-C comes in a sweep."""
 
     def __init__(self, sweep: int) -> None:
         self._sweep, self._asked = sweep, 0

@@ -118,7 +118,7 @@ def test_a_folder_may_hold_its_table_of_samples(study: Path) -> None:
 
 def test_another_table_in_a_folder_is_an_error_that_says_what_to_do(study: Path) -> None:
     (study / "notes.csv").write_text("sample;remark\na;clot\n")
-    assert "give the data files in place of their folder" in dpmix("init", "study", code=1).stderr
+    assert "give the data files instead of their folder" in dpmix("init", "study", code=1).stderr
     (study / "notes.csv").write_text("sample,dose\na,1\n")
     refused = dpmix("init", "study", code=1).stderr
     assert "FITC-A, PE-A, APC-A, BUV395-A (not in notes.csv)" in refused

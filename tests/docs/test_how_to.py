@@ -56,6 +56,7 @@ PAGES = [
     "name-my-cells",
     "mass-cytometry",
     "flowjo",
+    "r",
     "resume",
     "large-data",
     "several-gpus",
@@ -63,7 +64,7 @@ PAGES = [
 ]
 ELSEWHERE = {"cluster", "install", "decide-on-a-page"}  # test_cluster_messages.py; in CI; tests/app
 
-# What makes it quick: appended to commands that begin so, and put in place of what stands in blocks.
+# What makes it quick: appended to commands that begin so, and put instead of what stands in blocks.
 SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
@@ -254,7 +255,7 @@ def missing_lines(text: str, printed: str) -> list[str]:
 
 
 def check_options(text: str) -> str:
-    """That a command line of dpmix can be read, and its config keys."""
+    """Check that a command line of dpmix can be read, and its config keys."""
     for line in lines_of(text):
         arguments = shlex.split(re.sub(r"^(\w+=\S+ +)*", "", line), comments=True)
         if not arguments:
@@ -314,7 +315,12 @@ def test_every_block_works(
     if page == "signalling":
         for path in (request.getfixturevalue("shared_data") / "cohort_bcrxl").glob("*s*"):
             (page_folder / path.name).symlink_to(path)
-    Follower(page_folder, monkeypatch).follow((FOLDER / f"{page}.md").read_text(encoding="utf-8"))
+    follower = Follower(page_folder, monkeypatch)
+    if page == "r":  # it reads what the page on samples makes
+        if why := r_is_missing():
+            pytest.skip(why)
+        follower.follow((FOLDER / "compare-samples.md").read_text(encoding="utf-8"))
+    follower.follow((FOLDER / f"{page}.md").read_text(encoding="utf-8"))
     if page == "signalling":  # what is known of the cohort
         rows = (page_folder / "signalling/associate/associations.csv").read_text().splitlines()
         assert ",pS6,2." in next(row for row in rows if ",expression," in row)

@@ -45,7 +45,7 @@ def recording() -> Recording:
 
 
 def test_ten_thousand_blocks_show_short_faults(recording: Recording) -> None:
-    """Of 1,024 blocks, the bubble has six, and two of them are mixed."""
+    """The bubble has six of 1,024 blocks, and two of them are mixed."""
     first, second, rate = recording.channels
     assert [one.verdict for one in recording.channels] == ["steps", "steady", "steady"]
     assert len(first.times) == len(second.times) == 10_000

@@ -96,7 +96,7 @@ def test_wrong_posteriors_are_caught() -> None:
 
 
 def test_the_nearest_blocks_alone_know_less_of_a_slow_signal() -> None:
-    """Each block given its 30 neighbours, in place of all blocks, would be the posterior of another model."""
+    """Each block given its 30 neighbours, instead of all blocks, would be the posterior of another model."""
     points, found = example(2_000, "matern32", 5.0)
     near = slice(985, 1016)
     few = make_points(points.times[near], points.values[near], points.errors[near], 0)
@@ -184,7 +184,7 @@ def test_many_blocks_are_judged_as_well_as_their_averages() -> None:
 
 
 def test_intervals_of_many_noisy_blocks_cover_as_often_as_stated() -> None:
-    """Of 90%, in 12 signals of 4,000 blocks, fit included; shares in single signals vary by about 0.06."""
+    """90% intervals in 12 signals of 4,000 blocks, fit included; single shares vary by about 0.06."""
     own, nodes = Covariance("matern32", 0.01, 10.0, 0.0), np.linspace(0.0, 100.0, 401)
     root, inside = np.linalg.cholesky(own.between(nodes, nodes) + 1e-12 * np.eye(401)), []
     for seed in range(12):

@@ -116,7 +116,7 @@ def test_a_million_blocks_are_divided() -> None:
 
 
 def test_medians_far_off_side_by_side_are_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 60,000 medians one in 40 lies between two populations. The change points of a wave take them."""
+    """One in 40 of 60,000 medians lies between two populations. The change points of a wave take them."""
     random, x = np.random.default_rng(3), np.linspace(0.0, 1.0, 60_000)
     far = random.random(60_000) < 0.025
     values = 0.25 * np.sin(6.0 * x) + np.where(

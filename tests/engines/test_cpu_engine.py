@@ -169,7 +169,7 @@ def test_parts_that_cut_a_chunk_have_other_bits() -> None:
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c", None])
 def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
-    """With so many channels, every chunk is its own window. Values outside files cannot be released."""
+    """With this many channels, every chunk is its own window. Values outside files cannot be released."""
     rng = np.random.default_rng(0)
     events = rng.normal(size=(3 * CHUNK + 777, 64)).astype(np.float32)
     mixture, other = (problem(100, 64, 4, seed=seed)[1] for seed in (0, 1))
@@ -268,7 +268,7 @@ def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: s
 @pytest.mark.parametrize("spread", [0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])  # of the last channel, whose whiteners are then large
 def test_clearances_drop_only_components_without_weight(isa: str, spread: float, scale: float) -> None:
-    """Of components at all distances, those that matter at all are never among the dropped ones."""
+    """Components that matter are never dropped, at any distance."""
     events, mixture = problem(40_000, 8, 64, spread=spread)
     units = np.array([1.0] * 7 + [scale])
     events = (events * units).astype(np.float32)

@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "sample",
         lambda grid, sample: (0, int(grid.starts[sample + 1] - grid.starts[sample])),
     ),
-    "with the rows of one chunk in place of their sum": (
+    "with the rows of one chunk instead of their sum": (
         exact,
         "add",
         lambda state, numbers, right=exact.add: (state.fill(0.0), right(state, numbers)),

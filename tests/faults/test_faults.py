@@ -254,7 +254,7 @@ def test_without_syncs_or_without_a_look_at_the_draws_a_power_cut_would_show(
 
 
 class Killed(BaseException):
-    """As a kill between two calls of the system."""
+    """Stop like a kill between two calls of the system."""
 
 
 def killed_at_write(n: int, patch: pytest.MonkeyPatch) -> None:
@@ -567,7 +567,7 @@ def test_a_run_goes_on_only_with_its_config_and_its_data(
 
 
 def limited(addresses: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command under `ulimit -v` of so many bytes; one that hangs is an error."""
+    """A command under `ulimit -v` of this many bytes; one that hangs is an error."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
@@ -655,7 +655,7 @@ print(n_bytes, peak() - before)
 def test_a_control_group_above_the_own_one_limits_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a batch system's job has it: /slurm/job_7 limited, /slurm/job_7/step_0 not."""
+    """Use the limits of a batch job: /slurm/job_7 limited, /slurm/job_7/step_0 not."""
     for version, names in (("", ("max", "current")), ("memory", ("limit_in_bytes", "usage_in_bytes"))):
         root = tmp_path / f"cgroup{version}"
         job = root / version / "slurm" / "job_7"

@@ -110,7 +110,7 @@ def test_another_panel_at_the_same_detectors_is_a_warning(tmp_path: Path) -> Non
     settings = DataConfig(files=["a.fcs", "b.fcs", "c.fcs"])
     events = prepare(settings, tmp_path, 1)
     (warning,) = [text for text in events.report.warnings if "other markers" in text]
-    found = "b.fcs: other markers than a.fcs at 1 of 2 detectors: IgD in place of CD27 APC"
+    found = "b.fcs: other markers than a.fcs at 1 of 2 detectors: IgD instead of CD27 APC"
     assert warning.startswith(f"{found}; give files of one panel")
     again = prepare_like(settings, tmp_path, ["b.fcs"], events.scaling, events.detectors)
     assert any(text.startswith("b.fcs: other markers than the run") for text in again.report.warnings)

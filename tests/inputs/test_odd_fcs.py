@@ -99,7 +99,7 @@ def test_numbers_with_decimal_commas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8"])
 def test_floats_some_bytes_away_are_refused_without_a_clock(tmp_path: Path, step: int, kind: str) -> None:
-    """As after an edit of TEXT: HEADER and TEXT agree, and no channel ascends."""
+    """An edit of TEXT: HEADER and TEXT agree, and no channel ascends."""
     rng = np.random.default_rng(abs(step))
     for truth in (rng.normal(0, 300, (400, 4)), rng.poisson(20, (400, 4)), rng.gamma(0.5, 1e4, (400, 4))):
         order = {"BYTEORD": "4,3,2,1" if kind[0] == ">" else "1,2,3,4"}
@@ -138,6 +138,21 @@ def test_saturated_integers_keep_their_values(tmp_path: Path) -> None:
     header = read_of(tmp_path, fcs_bytes(keywords, events.tobytes()))
     np.testing.assert_array_equal(read_events(header), events.astype(np.float32))
     assert "values read are above $P2R (16777216); they are used as they are" in header.warnings[-1]
+
+
+@pytest.mark.parametrize("command", ["init", "mcmc"])
+def test_stored_logarithms_far_above_their_range_are_refused(folder: Path, command: str) -> None:
+    """Some values of a damaged file would be above 10^200; float32 holds less than 10^39."""
+    events = np.random.default_rng(7).integers(0, 1024, (2000, 4)).astype("<u2")
+    events[:, 2] = np.random.default_rng(8).integers(0, 65_536, 2000)
+    keywords = keywords_of(events, NAMES, P3E="4,1")
+    Path("a.fcs").write_bytes(fcs_bytes(keywords, events.tobytes()))
+    Path("run.yaml").write_text("data: {files: [a.fcs]}\nmcmc: {burn_in: 2, draws: 1}\n")
+    result = CliRunner().invoke(main, [command, "a.fcs" if command == "init" else "run.yaml"])
+    assert result.exit_code == 1
+    assert len(result.output.splitlines()) == 1, result.output
+    assert NAMES[2] in result.output
+    assert "not finite" in result.output
 
 
 @pytest.mark.parametrize("tag", [1, 2, 3, 14])
@@ -331,7 +346,7 @@ def test_a_channel_that_counts_decides_where_columns_are_shifted(
 def test_the_same_false_first_byte_is_refused_where_time_ascends_elsewhere(
     tmp_path: Path, truth: np.ndarray, step: int
 ) -> None:
-    """As after an edit of TEXT that moved the events, with no offset adjusted."""
+    """An edit of TEXT that moved the events, with no offset adjusted."""
     places = {"header": moved(step), "text": moved(step)}
     file = fcs_bytes(keywords_of(truth, NAMES), truth.tobytes(), gap=bytes(20), tail=bytes(20), **places)
     assert opened(tmp_path / "a.fcs", file) is None

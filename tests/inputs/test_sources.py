@@ -107,7 +107,7 @@ def test_anndata_has_markers(tmp_path: Path, values: Values, sparse: bool) -> No
 def test_anndata_whose_index_repeats_markers(
     tmp_path: Path, values: Values, column: str, marker: bool
 ) -> None:
-    """As readfcs and pytometry write it."""
+    """The layout that readfcs and pytometry write."""
     anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")
     names = ["CD3", "-", "-"]
     var = pd.DataFrame({column: ["PE-A", "APC-A", "FITC-A"]}, index=names)

@@ -68,7 +68,7 @@ class Changes(importlib.abc.MetaPathFinder):
 
 
 def lock_byte(descriptor: int) -> None:
-    """Lock a byte, in place of LockFileEx of Windows."""
+    """Lock a byte, instead of LockFileEx of Windows."""
     fcntl = import_here("fcntl")
     lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 1 << 40, 1, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)

@@ -51,13 +51,12 @@ def test_debris_is_small() -> None:
         "",
     )
     # Much of it is not taken for cells: no marker is on.
-    assert marks([9000], [nothing], [35.0], None) == ("debris",)
-    # Unless it has more events than all main cells.
-    assert marks([9600], [nothing], [35.0], None) == ("",)
-    # A population with a wide tail of small events is a mixture of debris.
-    wide = {"size": np.column_stack([quantiles(FORWARD, 8.0), [20.0, 60.0, 90.0, 120.0, 160.0]])}
-    own = artefacts(np.array([*SIZES, 300]), quantiles([*MARKERS, nothing], 0.5), np.full(4, 2.0), wide)
-    assert own[4] == "debris"
+    assert marks([9600], [nothing], [35.0], None) == ("debris",)
+    # A population most of which is not small has cells: lymphocytes without a marker that is on.
+    for median, mark in ((76.0, "debris"), (78.0, "")):
+        wide = {"size": np.column_stack([quantiles(FORWARD, 8.0), [20.0, 40.0, median, 120.0, 160.0]])}
+        own = artefacts(np.array([*SIZES, 300]), quantiles([*MARKERS, nothing], 0.5), np.full(4, 2.0), wide)
+        assert own[4] == mark
 
 
 @pytest.mark.parametrize(
@@ -115,5 +114,13 @@ def test_main_cells() -> None:
     sizes = np.array([*SIZES, 4000, 30])
     assert main_cells(sizes, cells, np.full(4, 2.0)).tolist() == [True] * 4 + [False] * 2
     assert main_cells(sizes, cells, np.full(4, np.nan)).tolist() == [True] * 5 + [False]  # no level is known
+    # Cells are a tenth of the events: each type has less than 5% of all.
+    assert (
+        main_cells(np.array([*SIZES, 200_000, 30]), cells, np.full(4, 2.0)).tolist()
+        == [True] * 4 + [False] * 2
+    )
+    # A population of debris with a marker that is on, below 5% of all events.
+    debris = np.array([20_000, 2000, 1500, 1300, 4000, 1200])
+    assert main_cells(debris, cells, np.full(4, 2.0)).tolist() == [True] * 3 + [False] * 3
     many = np.ones(30, np.int64)
     assert main_cells(many, np.zeros((5, 30, 1)), np.full(1, np.nan)).sum() == 1

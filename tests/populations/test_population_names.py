@@ -77,7 +77,7 @@ def test_a_large_neighbour_makes_a_negative_marker_part_of_the_name(monkeypatch:
 
 
 def test_a_population_that_differs_in_no_valley() -> None:
-    """Of an experiment, the cells that answer: the same signs as all others, and more of one cytokine."""
+    """The cells of an experiment that answer: the same signs as all others, and more of one cytokine."""
     cells = ["CD45RO+ CD27+", "CD45RO- CD27+", "CD45RO+ CD27-", "CD45RO+ CD27+"]
     found = named(cells, [40, 30, 29, 1], TNFa=[0.0, 0.0, 0.0, 5.0])
     assert found[0] == "CD45RO+ CD27+"
@@ -164,7 +164,7 @@ def test_the_gates_of_the_mouse_sample_are_named_as_a_biologist_would(shared_dat
 
 @pytest.mark.parametrize("name", ["CD3+ CD4+", "CD3+ CD8+"])
 def test_names_of_real_cells_have_their_lineage(shared_data: Path, name: str) -> None:
-    """Of mass cytometry, whose gates are named: the largest T cells, with 25 markers to choose from."""
+    """Mass cytometry whose gates are named: the largest T cells, with 25 markers to choose from."""
     from dpmix.populations.phenotypes import levels, quartiles_of
 
     with np.load(shared_data / "labelled/pbmc_cytomem.npz") as file:

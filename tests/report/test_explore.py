@@ -132,7 +132,7 @@ def test_a_number_of_a_screen_is_a_number(folder: Path, tmp_path: Path) -> None:
 def test_cuda_gives_the_results_of_the_cpu(
     folder: Path, tmp_path: Path, cuda_devices: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of explore and gate: screens, the numbers to stop by, and the events found."""
+    """The results of explore and gate: screens, the numbers to stop by, and the events found."""
     cuda_devices(1)
     from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 

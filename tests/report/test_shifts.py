@@ -128,7 +128,7 @@ def test_calibrated_files_that_cannot_hold_the_values(run_file: Path) -> None:
 
 
 def test_gate_of_other_files_is_for_predict(run_file: Path) -> None:
-    with pytest.raises(ConfigError, match="dpmix predict finds those of other files"):
+    with pytest.raises(ConfigError, match="use dpmix predict, which finds them"):
         gate(run_file, run_file.parent / "other", data=[run_file.parent / "s0.csv"])
 
 

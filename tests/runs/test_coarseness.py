@@ -69,7 +69,7 @@ def skewed(n_events: int) -> np.ndarray[Any, Any]:
 def test_an_event_of_the_half_counts_what_the_precision_of_all_events_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of 3,000 events 1,500 are fitted, each as one of n_c N / (n_c + N) events, and no n_c above N."""
+    """1,500 of 3,000 events are fitted, each as one of n_c N / (n_c + N) events, and no n_c above N."""
     real, seen = bem.step, set()
 
     def step(*arguments: Any, zeta: float, resolution: None) -> Any:

@@ -474,7 +474,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_the_system_refuses(path: Path) -> None:
-    """As under a quota; in a process of its own, for its limit cannot be taken back."""
+    """A limit like a quota; in a process of its own, for its limit cannot be taken back."""
     attempt = f"""
 import resource, sys
 from pathlib import Path

@@ -64,7 +64,7 @@ def assert_identical(one: Path, other: Path) -> None:
 
 
 class StopAfter:
-    """Says stop once, after so many questions."""
+    """Says stop once, after this many questions."""
 
     def __init__(self, questions: int) -> None:
         self.left = questions
@@ -129,7 +129,7 @@ def wait_until_paused(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_draws(path: Path, n: int, process: subprocess.Popen[str]) -> None:
-    """Wait until so many draws are committed by a process that is still running."""
+    """Wait until this many draws are committed by a process that is still running."""
     while process.poll() is None:
         with suppress(DataError):
             if open_run(path).committed >= n:

@@ -324,7 +324,7 @@ class Star(NamedTuple):
 
 
 class _FixedLaunch:
-    """In place of a generator: the pair, and the first two normals of the launch, are always the same."""
+    """Instead of a generator: the pair, and the first two normals of the launch, are always the same."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.standard_exponential = rng.standard_exponential

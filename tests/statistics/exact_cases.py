@@ -25,7 +25,7 @@ from dpmix.model.streams import Key
 PRIOR = Prior(np.array([0.2, -0.1]), 3.0, 2.0, np.array([[0.8, 0.2], [0.2, 0.5]]), 2.0, 1.5)
 EVENTS = np.array([[0.0, 0.1], [0.4, -0.3], [1.9, 1.2], [2.2, 0.6], [-1.6, 0.9], [0.9, 0.5]], np.float32)
 RESOLUTION = (0.9, 0.5)
-"""Of clouds: as wide as the prior's components, so that every place where it counts matters."""
+"""Width of clouds: as wide as the prior's components, so that every place where it counts matters."""
 POINTS = np.array([[0.2, 0.0], [2.0, 1.0], [-1.0, -1.0]])
 LEAST_CELL = 0.02  # all values that are less probable form one cell
 

@@ -69,7 +69,7 @@ def test_init_writes_no_config_that_lacks_characters(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == b""
     assert done.stderr.splitlines() == [
-        b"dpmix: this terminal, pipe or file cannot take \\u03b2; use --output run.yaml"
+        b"dpmix: this terminal, pipe or file cannot print \\u03b2; use --output run.yaml"
     ]
     assert "CD3-\u03b2" in output_of(init, "utf-8").stdout.decode()
 

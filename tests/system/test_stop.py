@@ -29,7 +29,7 @@ def interrupt_twice() -> None:
 
 
 def interrupt_within_a_library() -> None:
-    """As in h5py, which raises SystemError where KeyboardInterrupt comes in one of its callbacks."""
+    """Behave like h5py, which raises SystemError where KeyboardInterrupt comes in one of its callbacks."""
     interrupt()
     try:
         interrupt()
