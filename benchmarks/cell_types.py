@@ -303,8 +303,8 @@ def main() -> None:
             write_results("cell_types", kept)
             print(f"{name} {part}: {own}")
     if "coverage" in asked.only:
-        kept = kept_results()
-        kept["coverage"] = coverage(asked.runs / "coverage", asked.samples)
+        own = coverage(asked.runs / "coverage", asked.samples)
+        kept = kept_results() | {"coverage": own}
         write_results("cell_types", kept)
         print(f"coverage: {kept['coverage']}")
 
