@@ -10,9 +10,9 @@ TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
 COG := $(BIN)/cog -r -I benchmarks
-PAGES := README.md docs/benchmarks/*.md docs/how-to/signalling.md
+PAGES := README.md paper.md docs/benchmarks/*.md docs/how-to/signalling.md
 
-.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint warnings cross docs pictures links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
+.PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint release-check warnings cross docs pictures links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
 
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
@@ -27,6 +27,7 @@ help:
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"
 	@echo "make sbc        simulation-based calibration of the sampler, at length (10 minutes on an idle core)"
+	@echo "make release-check  what a release needs: build, metadata, versions, recipe, workflows, paper, what is to be filled in"
 	@echo "make links      the pages' links to other sites; needs a network"
 	@echo "make warnings   compile the native code with g++ and clang++; a warning is an error"
 	@echo "make cross      compile the CPU engine for Windows and macOS; a warning is an error"
@@ -103,6 +104,14 @@ lint: $(VENV)/installed
 	$(BIN)/python benchmarks/gpu_cards.py --check
 	$(BIN)/python docs/words.py
 
+$(VENV)/release: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[release]'
+	touch $@
+
+release-check: $(VENV)/release
+	rm -rf dist && $(BIN)/python -m build >build/release.log 2>&1 || { cat build/release.log; exit 1; }
+	$(BIN)/python .ci/release_check.py
+
 # A target of its own: a warning of a newer compiler must not stop a user's installation.
 warnings: $(VENV)/installed
 	for compiler in g++ clang++; do \
@@ -141,7 +150,6 @@ guard: $(VENV)/installed
 
 bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
-	$(BIN)/python benchmarks/reordering.py
 	$(BIN)/python benchmarks/cpu.py
 
 bench-drift: $(VENV)/peers

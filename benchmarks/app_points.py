@@ -99,15 +99,7 @@ def page() -> str:
     for events, own in read_results("app_points")["results"].items():
         seconds = " | ".join(f"{own[name]:.2g} s" for name in ("first", "cut", "selection"))
         lines.append(f"| {events} | {seconds} | {own['browser, MB']:.2g} MB |")
-    return "\n".join([*lines, "", said("app_points", packages=("dpmix", "numpy")), "", bokeh()])
-
-
-def bokeh() -> str:
-    """Return a sentence on one plot of Bokeh, next to webgl.js."""
-    own = read_results("app_points_bokeh")["results"]
-    one = f"One plot of {own['events']} events takes {own['bokeh']:.2g} s by WebGL of Bokeh {own['version']}"
-    other = f"{own['webgl.js']:.2g} s by that of the page, and {own['painter.js']:.2g} s without WebGL"
-    return f"{one}, {other}. {said('app_points_bokeh', packages=('dpmix', 'numpy'))}"
+    return "\n".join([*lines, "", said("app_points", packages=("dpmix", "numpy"))])
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from dpmix.drift import fit as fitting
 from dpmix.drift.averages import average, group_starts
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.fit import Fit, Prior, fit, fit_blocks
+from dpmix.drift.fit import SignalFit, SignalPrior, fit, fit_blocks
 from dpmix.drift.judge import NORMAL_95
 from dpmix.drift.likelihood import likelihood, make_points
 from dpmix.drift.posterior import posterior
@@ -49,7 +49,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 Array = np.ndarray
 
 
-def fit_averages(times: Array, values: Array, errors: Array, prior: Prior) -> Fit:
+def fit_averages(times: Array, values: Array, errors: Array, prior: SignalPrior) -> SignalFit:
     """Return the fit of 1,024 averages as one of the blocks."""
     starts = group_starts(len(times), fitting.COARSEST)
     size = int(starts[1])
@@ -58,11 +58,11 @@ def fit_averages(times: Array, values: Array, errors: Array, prior: Prior) -> Fi
     return replace(one, covariance=replace(one.covariance, nugget=one.covariance.nugget * size))
 
 
-def maximum(found: Fit, *given: Any) -> Fit:
+def maximum(found: SignalFit, *given: Any) -> SignalFit:
     """Return the fit with the highest exact density of all blocks near a fit."""
     from scipy.optimize import minimize
 
-    def of(logs: Array) -> Fit:
+    def of(logs: Array) -> SignalFit:
         own = replace(found, covariance=found.covariance.moved(logs))
         return fitting._with_all_blocks(own, *given)
 
@@ -80,7 +80,7 @@ def compare(n: int, kind: str, seed: int) -> dict[str, Any]:
     times = np.sort(random.uniform(0.0, DURATION, n))
     signal = amplitude * np.sin(2.0 * np.pi * times / period + seed)
     values, errors = signal + ERROR * random.standard_normal(n), np.full(n, ERROR)
-    prior = Prior.weak(DURATION, ERROR)
+    prior = SignalPrior.weak(DURATION, ERROR)
     given = times, values, errors, prior
     fits = {
         "averages": fit_averages(*given),
@@ -90,7 +90,7 @@ def compare(n: int, kind: str, seed: int) -> dict[str, Any]:
     fits = {name: fitting._with_all_blocks(one, *given) for name, one in fits.items()}
     top = maximum(max(fits.values(), key=lambda one: one.log_posterior), *given)
 
-    def curve(one: Fit) -> tuple[float, float]:
+    def curve(one: SignalFit) -> tuple[float, float]:
         got = posterior(make_points(times, values, errors, 0), one, times)
         inside = np.abs(got.mean - signal) <= NORMAL_95 * got.sd
         return float(((got.mean - signal) ** 2).mean() ** 0.5), float(inside.mean())
@@ -120,7 +120,7 @@ def measure_times(n: int) -> dict[str, float]:
     random, times = np.random.default_rng(n), np.linspace(0.0, DURATION, n)
     noise, wave = ERROR * random.standard_normal(n), 0.4 * np.sin(2.0 * np.pi * times / 100.0)
     errors, own = np.full(n, ERROR), Covariance("matern32", 0.1, 30.0, 1e-4)
-    found, prior = Fit(own, 0.0, 0.0, 0.0, 1, True), Prior.weak(DURATION, ERROR)
+    found, prior = SignalFit(own, 0.0, 0.0, 0.0, 1, True), SignalPrior.weak(DURATION, ERROR)
     points, plain = make_points(times, wave + noise, errors), make_points(times, wave + noise, errors, 0)
     row = {
         "blocks": n,

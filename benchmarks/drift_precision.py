@@ -29,7 +29,7 @@ from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
-from dpmix.drift.fit import Fit, Prior, fit
+from dpmix.drift.fit import SignalFit, SignalPrior, fit
 from dpmix.drift.likelihood import NEIGHBOURS, Device, Points, likelihood, make_points
 from dpmix.errors import DpmixError
 
@@ -72,14 +72,14 @@ def pass_errors(points: Points, own: Covariance, device: Device) -> dict[str, fl
 
 def curve_error(points: Points, own: Covariance, device: Device) -> float:
     """Return the error of the fitted curve, each fit from the start."""
-    prior = Prior.weak(DURATION, float(np.median(points.errors)))
+    prior = SignalPrior.weak(DURATION, float(np.median(points.errors)))
     (exact, sd), (found, _) = (
         curve(points, fit(points, prior, own.correlation, device=used)) for used in (None, device)
     )
     return float((np.abs(found - exact) / sd).max())
 
 
-def curve(points: Points, found: Fit) -> tuple[np.ndarray, np.ndarray]:
+def curve(points: Points, found: SignalFit) -> tuple[np.ndarray, np.ndarray]:
     """Return posterior mean and standard deviation of a process with a known mean, of any correlation."""
     own = found.covariance
     signal = own.between(points.times, points.times)

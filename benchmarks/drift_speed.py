@@ -26,7 +26,7 @@ from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.fit import Prior, fit
+from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.likelihood import Points, likelihood, make_points
 from dpmix.engines.cpu import instruction_sets
 from dpmix.system.cores import usable_cores
@@ -96,7 +96,7 @@ def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
     while not rows or rows[-1]["seconds"] < 60.0 * minutes / 2.0:
         started = time.perf_counter()
         points = recording(n)
-        found = fit(points, Prior.weak(100.0, 0.1), threads=threads)
+        found = fit(points, SignalPrior.weak(100.0, 0.1), threads=threads)
         rows.append({"points": n, "seconds": time.perf_counter() - started, "steps": found.steps})
         print(threads, rows[-1], flush=True)
         n *= 2

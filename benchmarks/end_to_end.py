@@ -13,8 +13,7 @@ The first sample is also run with `dpmix bem` instead of `dpmix mcmc`. Samples a
 cytometer); if the folder ../shared exists, a real file is added, which is not part of this project. A stage
 starts where the function that does it is called (stages.py). Memory is the resident memory of the process,
 read every 20 ms: that of the stage, and what the stages before it still hold. The page is
-docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json; end_to_end_before.json there has the
-results of the same commands from before the work on their speed.
+docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json.
 """
 
 from __future__ import annotations
@@ -183,26 +182,6 @@ def table() -> str:
     lines.append(f"| **all** | **file to report** | {' | '.join(cells)} |")
     missing = [f"{name}: not measured, {one['reason']}." for name, one in results.items() if "reason" in one]
     return "\n".join([*lines, "", *missing]).rstrip() + "\n"
-
-
-def changes() -> str:
-    """Markdown: seconds of every stage before and after, for the samples that both have."""
-    before, after = (read_results(name)["results"] for name in ("end_to_end_before", "end_to_end"))
-    names = [name for name, one in after.items() if "stages" in one and "stages" in before.get(name, {})]
-    heads = [f"{name}, {when}" for name in names for when in ("before", "after")]
-    lines = [f"| command | stage | {' | '.join(heads)} |", "| --- | --- |" + " ---: |" * len(heads)]
-    runs = [results[name] for name in names for results in (before, after)]
-    places = dict.fromkeys((s["command"], s["stage"]) for one in runs for s in one["stages"])
-    for command, stage in places:
-        own = [[s for s in one["stages"] if (s["command"], s["stage"]) == (command, stage)] for one in runs]
-        cells = [_seconds(stages) for stages in own]
-        lines.append(f"| {command} | {stage} | {' | '.join(cells)} |")
-    cells = [_seconds(one["stages"]) for one in runs]
-    return "\n".join([*lines, f"| **all** | **file to report** | {' | '.join(cells)} |"]) + "\n"
-
-
-def _seconds(stages: list[Stage]) -> str:
-    return f"{significant(sum(stage['seconds'] for stage in stages), 2)} s" if stages else ""
 
 
 def samples() -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from record import arguments, read_results, said, write_results
@@ -25,9 +26,12 @@ from record import arguments, read_results, said, write_results
 from dpmix.engines.cuda_devices import describe, devices
 from dpmix.explore.covariance import SHAPES, Covariance, first_covariance
 from dpmix.explore.learn import LIMIT, learn
-from dpmix.explore.posterior import Device, Judged, Posterior
+from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.explore.screen import SIZE
 from dpmix.model.mixture import Array, Floats, Ints
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
 DIM, BLOCK, SEED = 20, 10_000, 1
 N_EVENTS, ON_CUDA, N_JUDGED = 100_000, 20_000, (100, 500)
@@ -46,10 +50,14 @@ def exact(judged: Judged, events: Floats) -> tuple[Array, Array]:
 
 
 def in_screens(
-    events: Floats, covariance: Covariance, points: Array, values: Array, device: Device | None = None
-) -> Posterior:
+    events: Floats,
+    covariance: Covariance,
+    points: Array,
+    values: Array,
+    device: CudaGaussianProcess | None = None,
+) -> EventPosterior:
     """Return the posterior at all events, with judgements added in screens."""
-    posterior = Posterior(events, covariance)
+    posterior = EventPosterior(events, covariance)
     for start in range(0, len(values), SIZE):
         posterior.add(points[start : start + SIZE], values[start : start + SIZE], device=device)
     return posterior

@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 
 from dpmix.explore.covariance import Covariance
 from dpmix.explore.explorer import one_blas_thread
-from dpmix.explore.posterior import Judged, Posterior
+from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.explore.screen import SIZE, next_screen
 
 DIM, BLOCK = 20, 10_000
@@ -65,11 +65,11 @@ def measure(n_events: int, n: int) -> dict[str, list[float]]:
     points, values = events[:n].astype(np.float64), (random.random(n) < 0.2).astype(float)
     covariance = Covariance("gaussian", np.full(DIM, 4.0))
     closed = np.arange(n_events) < n
-    posterior = Posterior(events, covariance)
+    posterior = EventPosterior(events, covariance)
 
     def update() -> Seconds:
         nonlocal posterior
-        posterior = Posterior(events, covariance)
+        posterior = EventPosterior(events, covariance)
         posterior.add(points[:-SIZE], values[:-SIZE])
         return timed(lambda: posterior.add(points[-SIZE:], values[-SIZE:]))
 
@@ -77,7 +77,7 @@ def measure(n_events: int, n: int) -> dict[str, list[float]]:
         return timed(lambda: next_screen(posterior, events, closed, screen=n // SIZE))
 
     def all_rows() -> Seconds:
-        return timed(lambda: Posterior(events, covariance).add(points, values))
+        return timed(lambda: EventPosterior(events, covariance).add(points, values))
 
     with one_blas_thread():  # as in an exploration
         result = {job.__name__: least(job() for _ in range(3)) for job in (update, choose, all_rows)}

@@ -6,7 +6,7 @@
 The commands are those of a user:
 
     dpmix info FILE
-    dpmix init FILE --output run.yaml
+    dpmix init FILE --output run.yaml --all
     dpmix mcmc run.yaml --set mcmc.burn_in=10 --set mcmc.draws=10
     dpmix gate run.h5 --output gated
 
@@ -58,7 +58,7 @@ def followed(name: str, file: str) -> Row:
         folder = Path(temporary)
         commands = (
             ("info", file),
-            ("init", file, "--output", "run.yaml"),
+            ("init", file, "--output", "run.yaml", "--all"),
             ("mcmc", "run.yaml", "--quiet", *SHORT),
             ("gate", "run.h5", "--output", "gated", "--quiet"),
         )

@@ -31,7 +31,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import islice, product
@@ -40,11 +40,8 @@ from typing import Any
 
 import numpy as np
 from clusterings import METHODS, OF_DPMIX, PEERS, Events, Ints, matches
-from labelled_runs import Gated, agreement, gated, rand_indices
+from labelled_runs import Gated, agreement, gated
 from record import FOLDER, write_results
-
-from dpmix.runs.layout import subset_rows
-from dpmix.runs.reader import open_run
 
 TOOLS = Path(__file__).resolve().parents[2] / "shared" / "tools"
 OLDER = ("flowsom_68983", "gvhd", "multicenter_cytof", "barcode", "pbmc_cytomem", "dlbcl", "hipc")
@@ -167,59 +164,6 @@ def earlier() -> Row:
         "scores": results.get("scores", {}),
         "stability": results.get("stability", {}),
     }
-
-
-def measure_sets(name: str, doc: str | None, of_set: Callable[[Path, str], Row]) -> None:
-    """Measure sets from the runs of dpmix in a folder, both given by the user, into benchmarks/results.
-
-    Results of the other sets stay. `doc` is the script's own; `of_set` is given the folder and a set.
-    """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs of gating.py")
-    parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    asked = parser.parse_args()
-    if unknown := set(asked.sets.split(",")) - set(SETS):
-        raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
-    path = FOLDER / f"{name}.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
-    for one in asked.sets.split(","):
-        results[one] = of_set(asked.runs, one)
-        write_results(name, results)
-
-
-def complete_runs(runs: Path, name: str, least: int = 1) -> Iterator[tuple[int, Ints, list[Path]]]:
-    """Number, gates and complete runs, by seed, of each sample of a set that has at least this many runs."""
-    n_samples = 0
-    for number, _, gates in samples(name):
-        paths = sorted(runs.glob(f"{name}_{number}_seed*/run.h5"))
-        paths = [path for path in paths if open_run(path).complete]
-        if len(paths) >= least:
-            n_samples += 1
-            yield number, gates, paths
-    if not n_samples:
-        raise SystemExit(
-            f"{runs}: {name} has no sample with {least} runs or more; make them with gating.py --only dpmix "
-            f"--runs {runs}"
-        )
-
-
-def mean_scores(gates: Ints, by_seed: Sequence[Ints]) -> dict[str, float]:
-    """Return mean scores over seeds; "between seeds" is the mean adjusted Rand index of each pair of them.
-
-    Parameters
-    ----------
-    gates : int64 [N]
-        Of all events of a sample.
-    by_seed : sequence of int64 [M]
-        Populations of the events that a run file keeps, for each seed.
-    """
-    kept = gates[subset_rows(len(gates), len(by_seed[0]))]
-    scores = [tools()[1].score(kept, own) for own in by_seed]
-    pairs = list(rand_indices(by_seed))
-    means = {key: float(np.mean([one[key] for one in scores])) for key in SCORES}
-    return means | {"between seeds": float(np.mean(pairs)) if pairs else np.nan}
 
 
 def only_peers(kept: Row) -> Row:

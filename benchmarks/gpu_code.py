@@ -11,11 +11,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dpmix.kernels.build import FOLDER, OPTIONS, find_nvcc
+from dpmix.kernels.build import FOLDER, OPTIONS, PAPER, find_nvcc
 
 HERE = Path(__file__).resolve().parent
 CUBINS = HERE.parent / "cubins"
-PAPER = "mvn_log_density", "sample_indicators"
 
 VARIANTS: dict[int, list[dict[str, int]]] = {
     30: [{}, {"MIN_BLOCKS": 2}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 1}],

@@ -171,7 +171,7 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
     n, n_components = min(len(data.events), CHUNK), len(mixture.means)
     major, minor = driver.Context.get_device().compute_capability()
     functions = {}
-    for name in ("mvn_log_density", "sample_indicators"):
+    for name in build.PAPER:
         code = build.cubin(name, layout.n_channels, f"sm_{major}{minor}")
         functions[name] = driver.module_from_buffer(code).get_function(name)
     padded = np.zeros((n, layout.padded_dim), np.float32)

@@ -98,7 +98,7 @@ def compile_kernels(folder: Path, architectures: list[str], channels: tuple[int,
         f"gpu-kit: kernels for {', '.join(architectures)} and D = {', '.join(map(str, channels))}", flush=True
     )
     with zipfile.ZipFile(folder / "cache.zip", "w", zipfile.ZIP_DEFLATED) as packed:
-        for made in build.build(channels, architectures):
+        for made in build.build(channels, architectures, [*build.sources(), *build.PAPER]):
             packed.write(made, made.relative_to(CACHE))
 
 

@@ -26,7 +26,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +37,6 @@ import gating
 import labelled_runs
 import numpy as np
 from clusterings import Events, Ints
-from mixing import prepared, prior_of, state_of
 from mixtures import Parameters
 from plots import COLOURS, panels, significant
 from record import arguments, in_words, read_results, said, write_results
@@ -46,12 +45,14 @@ from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.data import DataConfig
-from dpmix.config.schema import McmcConfig
+from dpmix.config.schema import McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess, simulate
 from dpmix.model import bem, gibbs, split_merge
-from dpmix.model.mixture import LOG_2PI, Array, State, mixture_of, whiteners_of
+from dpmix.model.mixture import LOG_2PI, Array, State, mixture_of, no_events, whiteners_of
+from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
+from dpmix.runs.session import make_prior
 
 THREADS = 2
 SEED = 1
@@ -104,6 +105,13 @@ def simulated(scale: Scale) -> Sets:
     )
     held_out = events[scale.events :]
     return Sets(events[: scale.events], held_out, float(log_densities(truth, held_out).mean()))
+
+
+def prepared(events: Events) -> Events:
+    """Events as a run with the default config sees them."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "events.npy", events)
+        return preprocess.prepare(DataConfig(files=["events.npy"]), Path(folder), seed=1).values
 
 
 def real(name: str) -> Sets:
@@ -162,6 +170,22 @@ def pytorch(events: Events, labels: Ints, n_components: int) -> Iterator[Paramet
 
     torch.set_num_threads(THREADS)
     return torch_em.pytorch(events, labels, n_components)
+
+
+def prior_of(dim: int) -> Prior:
+    """The defaults of the config."""
+    return make_prior(ModelConfig(), [f"channel {i}" for i in range(dim)])
+
+
+def state_of(events: Events, labels: Ints, n_components: int, prior: Prior) -> State:
+    """A state drawn given labels."""
+    stats = no_events(n_components, events.shape[1])
+    for j in np.unique(labels):
+        own = events[labels == j].astype(np.float64)
+        stats.counts[j], stats.sums[j], stats.scatters[j] = len(own), own.sum(axis=0), own.T @ own
+    drawn = replace(prior, learned=frozenset())
+    state = gibbs.draw_prior(drawn, n_components, 1.0, Stream(0, 0, 0))
+    return gibbs.sweep(state, stats, drawn, Stream(0, 0, 0))[0]
 
 
 def _parameters(state: State) -> Parameters:

@@ -1,12 +1,10 @@
-"""Simulate populations whose truth is known, to count how many of them a rule of the cut finds.
-
-    python benchmarks/populations.py CACHE    # fits every case, with the default config or with --set
+"""Simulate populations whose truth is known, for simulated.py to count how many of them dpmix finds.
 
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
 seed of its own, so that the same name is always the same data. They are single populations of shapes that no
 normal fits, which a rule should leave whole; and mixtures of populations nested, rare, overlapping, many,
 on a continuum, and like those of a cytometer, which it should tell apart; among them simulated mass cytometry
-(mass_cytometry.py). benchmarks/rules.py scores rules.
+(mass_cytometry.py).
 """
 
 from __future__ import annotations
@@ -339,7 +337,7 @@ def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, fl
     return path, time.perf_counter() - began
 
 
-# ---------------------------------------------------------------------------------------- the command
+# ---------------------------------------------------------------------------------------- the options
 
 
 def case_parser(description: str | None) -> argparse.ArgumentParser:
@@ -352,17 +350,3 @@ def case_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--most", type=int, default=BIG, help="events beyond which a case is left out")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
     return parser
-
-
-def main() -> None:
-    asked = case_parser(__doc__).parse_args()
-    for case in cases(asked.cases, asked.most):
-        try:
-            path, seconds = fit(case, asked.cache, asked.set)
-        except DpmixError as error:
-            raise SystemExit(str(error)) from None
-        print(f"{case.name}: {open_run(path).committed} draws, {seconds:.1f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -94,7 +94,8 @@ def command(
     """Show whether FILES (names, globs or folders) were recorded steadily.
 
     Each channel's signal over time is a Gaussian process with steps, fitted to medians of blocks of events.
-    The values are not compensated.
+    The values are not compensated. Further measurements of a scatter detector, such as SSC-W next to SSC-A,
+    are judged but do not count. A file without a channel of time is named if other files have one.
 
     \b
     Files in the folder of --output:
@@ -128,7 +129,7 @@ def command(
             overwrite=overwrite,
         )
     if not quiet:
-        lines = [f"{one.name}: {one.sentence}" for one in found.recordings]
+        lines = [*(f"{one.name}: {one.sentence}" for one in found.recordings), *found.untimed]
         click.echo("\n".join([*lines, f"written: {output}; open {output}/report.html in a browser"]))
     if fail_above is not None:
         above = [one.name for one in found.recordings if one.unsteady > fail_above]

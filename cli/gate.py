@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     help="Leave populations that look like debris, doublets or dead cells out of the proportions; their "
     "events stay in all files.",
 )
-@gating.options
+@gating.options_with_workspace
 def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Find the populations of RUN, and write a report.
 
@@ -87,6 +87,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for example for FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
+      workspace.wsp        with --format wsp: these gates, and those of cell types, for FlowJo 10
+      workspace.csv        with --format wsp: purity, yield and F1 of each gate of the workspace
 
     \b
     Examples:
@@ -94,7 +96,9 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --format parquet --format fcs
       dpmix gate run.h5 --output coarse --level 4
       dpmix gate run.h5 --output gated --types pbmc-t
+      dpmix gate run.h5 --output gated --types workspace.wsp
       dpmix gate run.h5 --output gated --strategy
+      dpmix gate run.h5 --output flowjo --format wsp
       dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output gated --without-artefacts
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,23 @@ Command = Callable[..., None]
 FORMATS = ("parquet", "csv", "h5ad", "fcs")
 
 
-FORMAT = click.option(
-    "--format",
-    "formats",
-    type=click.Choice(FORMATS),
-    multiple=True,
-    default=("parquet",),
-    show_default=True,
-    help="Format of the events; repeatable. fcs: the input files with added channels.",
+def _format(choices: Sequence[str], help_text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--format",
+        "formats",
+        type=click.Choice(choices),
+        multiple=True,
+        default=("parquet",),
+        show_default=True,
+        help=help_text,
+    )
+
+
+FORMAT = _format(FORMATS, "Format of the events; repeatable. fcs: the input files with added channels.")
+FORMAT_OR_WORKSPACE = _format(
+    (*FORMATS, "wsp"),
+    "Format of the events; repeatable. fcs: the input files with added channels. wsp: a FlowJo workspace "
+    "with gates for populations and types (includes --strategy).",
 )
 STATE_VALUES = click.option(
     "--state-values",
@@ -33,7 +42,10 @@ TYPES = (
     click.option(
         "--types",
         help="Table of cell types: a CSV file with a row per type and a column per marker, or the name of a "
-        "built-in table (dpmix types --list). Events get the column type.",
+        "built-in table (dpmix types --list). Or examples: a FlowJo workspace or GatingML file with gates of "
+        "some files of the run, FILE::COLUMN with a label of each event (CSV, AnnData, NPZ), or a CSV file "
+        "with the columns sample, event and type (needs 'dpmix-cytometry[sklearn]'). Events get the column "
+        "type.",
     ),
     click.option(
         "--types-zero",
@@ -88,6 +100,11 @@ QUIET = click.option("--quiet", is_flag=True, help="Show warnings and errors onl
 def options(command: Command) -> Command:
     """Add the options of a command that assigns events to populations."""
     return _decorated(command, FORMAT, STATE_VALUES, *TYPES, *POPULATIONS, OVERWRITE, QUIET)
+
+
+def options_with_workspace(command: Command) -> Command:
+    """Add the same options, with FlowJo workspaces among the formats."""
+    return _decorated(command, FORMAT_OR_WORKSPACE, STATE_VALUES, *TYPES, *POPULATIONS, OVERWRITE, QUIET)
 
 
 def population_options(command: Command) -> Command:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from dpmix.inputs.sources import Source
     from dpmix.inputs.suggest import Settings, Suggestion
 
+LINE = 110
+
 
 @click.command("init")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -37,23 +40,35 @@ if TYPE_CHECKING:
     show_default=True,
     help="Key data.compensation: the files' own spillover matrices, none, or a CSV file with a matrix.",
 )
+@click.option(
+    "--all",
+    "every_key",
+    is_flag=True,
+    help="Write all keys, each with its explanation, and every channel with its transform.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing config.")
-def command(files: tuple[str, ...], output: Path | None, compensation: str, overwrite: bool) -> None:
-    """Write a commented config for data files.
+def command(
+    files: tuple[str, ...], output: Path | None, compensation: str, every_key: bool, overwrite: bool
+) -> None:
+    """Write a config for data files.
 
-    The config lists every key with its default, and every channel with its detector, its marker and a
-    transform that fits the instrument and the events. Channels that are not used are commented out, with the
-    reason: they measure no marker, repeat another channel, or are constant. At most 65,536 events are read.
-    Several files, and the files of a folder, are pooled into one data set. A table of samples, a CSV file
-    with a row per sample and a column file, stands for its files and becomes data.samples. Names of markers
-    that differ in spelling between files are listed with a suggestion for data.rename, as comments; channels
-    that some files lack are listed and left out. Signalling markers, cytokines and Ki67 are suggested for
-    data.state_channels, as comments. Where the files have area and height of forward scatter, a gate for
-    single cells is proposed at data.gate, as a comment.
+    The config has the keys that differ from file to file. All other keys have their defaults. Channels that
+    are not used are named with the reason: they measure no marker, repeat another channel, or are constant.
+    At most 65,536 events are read. Several files, and the files of a folder, are pooled into one data set. A
+    table of samples, a CSV file with a row per sample and a column file, stands for its files and becomes
+    data.samples. Names of markers that differ in spelling between files are listed with a suggestion for
+    data.rename, as comments; channels that some files lack are listed and left out. Signalling markers,
+    cytokines and Ki67 are suggested for data.state_channels, as comments.
+
+    With --all, the config has all keys, their defaults and the reasons for them, and every channel with its
+    detector, its marker and a transform that fits the instrument and the events. Channels that are not used
+    are commented out. Where the files have area and height of forward scatter, a gate for single cells is
+    proposed at data.gate, as a comment.
 
     \b
     Examples:
       dpmix init sample.fcs
+      dpmix init sample.fcs --all --output run.yaml
       dpmix init monday/*.fcs tuesday.fcs --output run.yaml
       dpmix init week --output run.yaml
       dpmix init samples.csv --output run.yaml
@@ -65,7 +80,7 @@ def command(files: tuple[str, ...], output: Path | None, compensation: str, over
         )
     if output is not None and output.exists():
         _check_replaceable(output, files, overwrite)
-    text, notes = write_config(files, Path() if output is None else output.parent, compensation)
+    text, notes = write_config(files, Path() if output is None else output.parent, compensation, every_key)
     if output is None:
         if unknown := unknown_characters(text):
             raise ConfigError(
@@ -96,10 +111,12 @@ def _check_replaceable(output: Path, files: Sequence[str], overwrite: bool) -> N
         raise ConfigError([f"{output}: exists already and is not a config; give another --output"])
 
 
-def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple[str, list[str]]:
+def write_config(
+    files: Sequence[str], folder: Path, compensation: str, every_key: bool = False
+) -> tuple[str, list[str]]:
     """Return the text of a config for data files, and the notes on the files at its top.
 
-    Paths are relative to the folder of the config.
+    Paths are relative to the folder of the config. `every_key` is the option --all.
     """
     from dpmix.config.write import to_yaml
     from dpmix.config.yaml_text import flow
@@ -114,21 +131,63 @@ def write_config(files: Sequence[str], folder: Path, compensation: str) -> tuple
         need = "its name is not in UTF-8, which a config cannot hold; rename it, or give a glob or its folder"
         raise ConfigError([f"{file}: {need}" for file in odd])
     config = _config(given, table is not None, names, settings, folder, compensation)
-    text = to_yaml(
-        config,
-        comments=True,
-        blocks={
-            "data.files": [f"- {flow(file)}" for file in config.data.files],
+    blocks = {
+        "data.files": [f"- {flow(file)}" for file in config.data.files],
+        "data.state_channels": _state_lines(names, settings.channels),
+        "data.rename": _rename_lines(settings.spellings),
+    }
+    if every_key:
+        blocks |= {
             "data.gate": _singlet_lines(sources),
             "data.channels": _channel_lines(names, settings.channels),
-            "data.state_channels": _state_lines(names, settings.channels),
-            "data.rename": _rename_lines(settings.spellings),
             "data.transform": _transform_lines(names, settings.channels),
-        },
-    )
+        }
+        text = to_yaml(config, comments=True, blocks=blocks)
+    else:
+        text = "".join(f"{line}\n" for line in _short(config, blocks, names, settings.channels))
     notes = [" ".join(line.split()) for line in settings.notes]
     about = [*(" ".join(line.split()) for line in _about(files, sources)), *notes]
     return "".join(f"# {line}\n" for line in about) + "\n" + text, notes
+
+
+def _short(
+    config: Config,
+    blocks: Mapping[str, Sequence[str]],
+    names: Sequence[str],
+    suggestions: Sequence[Suggestion],
+) -> Iterator[str]:
+    """Yield the lines of a config with the keys that differ from file to file.
+
+    Without data.transform a run chooses the transforms that `dpmix init --all` writes.
+    """
+    from dpmix.config.yaml_text import flow
+    from dpmix.inputs.default_channels import describe_reasons
+
+    data = config.data
+    yield "# These keys differ from file to file; all others have their defaults."
+    yield "# dpmix init --all writes every key with its explanation."
+    yield "data:"
+    yield from _key("files", blocks["data.files"]) if data.files else [f"  samples: {flow(data.samples)}"]
+    channels = ", ".join(flow([name])[1:-1].replace(" ", "\0") for name in data.channels or ())
+    yield from (line.replace("\0", " ") for line in _wrapped(f"  channels: [{channels}]", "    "))
+    if left_out := describe_reasons(names, [s.why for s in suggestions]):
+        yield from _wrapped(f"  # left out: {' '.join(left_out.split())}", "  #   ")
+    for key in ("state_channels", "rename"):
+        yield from _key(key, blocks[f"data.{key}"])
+    yield f"  compensation: {flow(data.compensation)}"
+    methods = dict.fromkeys(s.method for s in suggestions if s.taken)
+    yield f"  # transform: chosen for each channel by its events, here {' and '.join(methods)}"
+    yield from ("output:", f"  path: {flow(config.output.path)}", f"seed: {config.seed}")
+
+
+def _key(name: str, lines: Sequence[str]) -> list[str]:
+    """Return a key of data with the lines of its value; nothing without lines."""
+    return [f"  {name}:", *(f"    {line}" for line in lines)] if lines else []
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """Return a text in lines; `indent` is before those after the first."""
+    return textwrap.wrap(text, LINE, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def open_files(files: Sequence[str]) -> list[Source]:
@@ -272,7 +331,7 @@ def _state_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> lis
         return []
     about = [
         "# Markers that may change with the state of a cell. To measure and test them in populations that",
-        "# others define, replace null by these lines without #, and comment them out in data.channels.",
+        "# others define, replace null by these lines without #, and leave them out of data.channels.",
     ]
     return ["null", *about, *(f"# - {flow(name)}" for name in found)]
 

@@ -18,7 +18,9 @@ def command(**options: Any) -> None:
 
     CONFIG is a YAML file, as `dpmix init` writes it, or a run file, for the config in it.
 
-    The run ends when its chains agree (mcmc.until), or after mcmc.draws.
+    The run ends when its chains agree (mcmc.until), or after mcmc.draws. Then the populations of `dpmix gate`
+    are found and kept in the run file, to say on which of them the chains agree. Ctrl-C meanwhile keeps all
+    draws, and --resume finds the populations.
 
     --resume continues a stopped or killed run, to the same draws as without the interruption. It also extends
     a complete run, if mcmc.draws is larger than before or mcmc.until=null.

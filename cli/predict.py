@@ -31,13 +31,15 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     With state channels (data.state_channels), populations.csv and samples.nc have their medians; `dpmix
     associate` compares them between the files.
 
-    With --types, types.csv has the cell types of each file; thresholds come from these files.
+    With --types, types.csv has the cell types of each file. The thresholds of a table come from these files;
+    examples are those of the run, whose files must be there.
 
     \b
     Examples:
       dpmix predict run.h5 new.fcs --output predicted
       dpmix predict run.h5 'week2/*.fcs' --output predicted --format csv
       dpmix predict run.h5 new.fcs --output predicted --types pbmc-t
+      dpmix predict run.h5 new.fcs --output predicted --types workspace.wsp
     """
     from dpmix.report import gate
     from dpmix.runs.display import ProgressDisplay

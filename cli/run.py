@@ -47,7 +47,7 @@ SHOWN = 6  # populations that are printed
 @click.option(
     "--types",
     help="Table of cell types to name the cells by: a CSV file, or the name of a built-in table "
-    "(dpmix types --list).",
+    "(dpmix types --list); or examples, as in dpmix gate.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Random seed.")
 @click.option("--threads", type=click.IntRange(1, 4096), help="Number of threads. Default: all cores.")
@@ -91,9 +91,14 @@ def command(
       dpmix run sample.fcs --channel CD3 --channel CD4 --channel 'CD8*' --seed 7
     """
     if types is not None:
+        from dpmix.inputs.type_examples import are_examples
         from dpmix.inputs.type_table import read_types
+        from dpmix.populations.examples import require_classifiers
 
-        read_types(types)  # an error in the table ends the command before its work
+        if are_examples(types):
+            require_classifiers()
+        else:
+            read_types(types)  # an error in the table ends the command before its work
     settings = [*_settings(channels, transform, seed, threads)]
     config, run = output / CONFIG, output / RUN
     kind: sampling.Kind = "bem" if quick else "mcmc"

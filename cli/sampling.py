@@ -15,7 +15,6 @@ from .values import GivenPath
 
 if TYPE_CHECKING:
     from dpmix.runs.loop import Result
-    from dpmix.runs.reader import Run
     from dpmix.runs.resume import Chosen
 
 Kind = Literal["mcmc", "bem"]
@@ -104,11 +103,9 @@ def sample_to_end(
     from dpmix.runs.resume import choose
 
     chosen = choose(kind, config, overrides, resume)
-    if chosen.finished is not None:
-        if summary:
-            _show_finished(chosen.finished, chosen.output, profile, quiet)
-        return
-    result, exit_code = _run(kind, chosen, resume, overwrite, quiet)
+    if chosen.finished is not None and summary and not quiet:
+        click.echo(f"dpmix: {chosen.output}: already complete, nothing to resume", err=True)
+    result, exit_code = _run(kind, chosen, overwrite, quiet)
     if result is not None and summary:
         _show_result(result, profile, quiet)
     if result is None or not result.completed:
@@ -117,24 +114,16 @@ def sample_to_end(
         click.get_current_context().exit(exit_code)
 
 
-def _run(kind: Kind, chosen: Chosen, resume: bool, overwrite: bool, quiet: bool) -> tuple[Result | None, int]:
+def _run(kind: Kind, chosen: Chosen, overwrite: bool, quiet: bool) -> tuple[Result | None, int]:
     """Run a sampler; return its result, None if it failed, and the exit code if it has not completed."""
-    from dpmix.runs.bem import run_bem
+    from dpmix.populations.whole_run import run_to_end
     from dpmix.runs.display import ProgressDisplay
-    from dpmix.runs.mcmc import run_mcmc
     from dpmix.system.stop import Stop
 
-    run = {"mcmc": run_mcmc, "bem": run_bem}[kind]
+    stop = Stop()
     try:
-        with Stop() as stop, ProgressDisplay(quiet) as display:
-            result = run(
-                chosen.config,
-                base=chosen.base,
-                resume=resume,
-                overwrite=overwrite,
-                on_sweep=display.on_sweep,
-                should_stop=stop,
-            )
+        with ProgressDisplay(quiet) as display:
+            result = run_to_end(kind, chosen, stop, overwrite=overwrite, on_sweep=display.on_sweep)
         return result, stop.exit_code
     except (EngineError, OutputError) as error:
         click.echo(f"dpmix: {error}", err=True)
@@ -142,24 +131,14 @@ def _run(kind: Kind, chosen: Chosen, resume: bool, overwrite: bool, quiet: bool)
 
 
 def _show_result(result: Result, profile: bool, quiet: bool) -> None:
-    from dpmix.runs.describe import describe_profile
+    from dpmix.runs.describe import describe_profile, describe_run
     from dpmix.runs.reader import open_run
 
-    if quiet:
-        for line in result.summary:
-            if line.startswith("warning: "):
-                click.echo(line, err=True)
-    else:
-        click.echo("\n".join(result.summary))
-    if profile:
-        click.echo("\n".join(describe_profile(open_run(result.path))))
-
-
-def _show_finished(run: Run, path: Path, profile: bool, quiet: bool) -> None:
-    from dpmix.runs.describe import describe_profile, describe_run
-
-    if not quiet:
-        click.echo(f"dpmix: {path}: already complete, nothing to resume", err=True)
-        click.echo("\n".join(describe_run(run)))
+    run = open_run(result.path)
+    for line in describe_run(run):
+        if not quiet:
+            click.echo(line)
+        elif line.startswith("warning: "):
+            click.echo(line, err=True)
     if profile:
         click.echo("\n".join(describe_profile(run)))

@@ -37,6 +37,9 @@ EXPLANATIONS = {  # text of nvcc's error, what is wrong and what to do
     "host compiler": "nvcc needs a C++ compiler: install g++ (Debian and Ubuntu: apt-get install g++)",
 }
 
+PAPER = ("mvn_log_density", "sample_indicators")
+"""The paper's two kernels: the reference of the tests. No run launches them, so `build` leaves them out."""
+
 _compiling = threading.Lock()
 
 
@@ -108,8 +111,17 @@ def require(architectures: Iterable[str], n_channels: int | None = None) -> None
                 raise DpmixError(f"{error}; {_how_to_build(architecture, n_channels)}") from None
 
 
-def build(n_channels: Iterable[int], architectures: Iterable[str]) -> list[Path]:
+def build(
+    n_channels: Iterable[int], architectures: Iterable[str], names: Iterable[str] | None = None
+) -> list[Path]:
     """Compile all kernels that are not in the cache, on all cores, and return their files.
+
+    Parameters
+    ----------
+    n_channels : iterable of int
+    architectures : iterable of str
+    names : iterable of str, optional
+        Of .cu files; default: those that runs compile.
 
     Raises
     ------
@@ -118,7 +130,7 @@ def build(n_channels: Iterable[int], architectures: Iterable[str]) -> list[Path]
     """
     nvcc = find_nvcc()
     # Many channels take longest.
-    wanted = list(product(sorted(n_channels, reverse=True), sorted(architectures), sources()))
+    wanted = list(product(sorted(n_channels, reverse=True), sorted(architectures), names or sources()))
     with ThreadPoolExecutor(usable_cores()) as pool:
         made = [pool.submit(_obtain, name, dim, architecture, nvcc) for dim, architecture, name in wanted]
         for future in made:
@@ -139,8 +151,8 @@ def built(architecture: str) -> list[int]:
 
 
 def sources() -> list[str]:
-    """Return the names of the .cu files."""
-    return sorted(path.stem for path in FOLDER.glob("*.cu"))
+    """Return the names of the .cu files that runs compile."""
+    return sorted(path.stem for path in FOLDER.glob("*.cu") if path.stem not in PAPER)
 
 
 def release(nvcc: Path) -> str:

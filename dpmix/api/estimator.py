@@ -19,7 +19,7 @@ except ImportError as _error:
 
 from dpmix.api.events import Folder, events_file, require_unmasked, standardised, write_events
 from dpmix.api.parameters import make_config
-from dpmix.api.predictions import draw_events, engine_maker, predicted
+from dpmix.api.predictions import draw_events, predicted
 from dpmix.api.sampling import sample
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
@@ -27,7 +27,9 @@ from dpmix.errors import EngineError, OutputError
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.cut import require_cut
-from dpmix.populations.find import Populations, find_populations
+from dpmix.populations.find import Populations
+from dpmix.populations.kept import populations_of_run
+from dpmix.populations.local_engine import engine_maker
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import choose
 from dpmix.system.files import write_text
@@ -302,7 +304,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         cut = self.n_draws, self.level, self.n_populations
         require_cut(*cut)
         if cut not in self._found:
-            self._found[cut] = find_populations(
+            self._found[cut] = populations_of_run(
                 self.run_,
                 engine_maker(self.run_),
                 n_draws=self.n_draws,

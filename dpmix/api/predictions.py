@@ -6,33 +6,12 @@ from contextlib import closing
 
 import numpy as np
 
-from dpmix.config.engine import EngineConfig
-from dpmix.config.load import parse_config
-from dpmix.engines.base import Engine
-from dpmix.engines.choose import choose_backend, make_engine
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.find import Populations
 from dpmix.populations.modes import MakeEngine
 from dpmix.populations.predictive import MeanDensity
-from dpmix.runs.reader import Run
 
 BLOCK = 131_072  # events whose memberships in one draw are held at a time
-
-
-def engine_maker(run: Run) -> MakeEngine:
-    """Return a function that makes the engine of a run for other events.
-
-    A run of a cluster uses an engine of this machine.
-    """
-    config = parse_config(run.config_text, str(run.path)).engine
-    if config.backend == "cluster":
-        config = EngineConfig(weight_floor=config.weight_floor)
-    backend = choose_backend(config).backend
-
-    def make(values: Floats) -> Engine:
-        return make_engine(backend, config, values)
-
-    return make
 
 
 def predicted(found: Populations, make: MakeEngine, values: Floats) -> tuple[Array, Array]:

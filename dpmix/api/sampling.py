@@ -13,10 +13,9 @@ from rich.console import Console
 
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
-from dpmix.runs.bem import run_bem as bem_loop
+from dpmix.populations.whole_run import run_to_end
 from dpmix.runs.display import ProgressDisplay
 from dpmix.runs.loop import SweepReport
-from dpmix.runs.mcmc import run_mcmc as mcmc_loop
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import Chosen, ConfigLike, Kind, choose, plain
 from dpmix.system.stop import Stop
@@ -41,6 +40,9 @@ def run_mcmc(
     its sweep and keeps the draws: the function raises `KeyboardInterrupt`, `open_run` reads the draws made
     so far, and the same call with ``resume=True`` continues to the draws of an uninterrupted run. A second
     Ctrl-C ends the run at once; it resumes from its last checkpoint.
+
+    At the end, the populations of `dpmix.gate` are found and kept in the run file, for ``verdict``. Ctrl-C
+    meanwhile keeps all draws, and ``resume=True`` finds the populations.
 
     Parameters
     ----------
@@ -81,8 +83,6 @@ def run_mcmc(
         Ctrl-C stopped the run.
     """
     chosen = _chosen("mcmc", config, settings, base, resume, overwrite)
-    if chosen.finished is not None:
-        return chosen.finished
     return sample(
         "mcmc", chosen, overwrite=overwrite, progress=progress, on_sweep=on_sweep, should_stop=should_stop
     )
@@ -105,8 +105,6 @@ def run_bem(
     callables are called after each step.
     """
     chosen = _chosen("bem", config, settings, base, resume, overwrite)
-    if chosen.finished is not None:
-        return chosen.finished
     return sample(
         "bem", chosen, overwrite=overwrite, progress=progress, on_sweep=on_sweep, should_stop=should_stop
     )
@@ -122,8 +120,8 @@ def sample(
     should_stop: Callable[[], bool] | None = None,
 ) -> Run:
     """Run a sampler and return its draws; Ctrl-C stops it after its sweep and raises `KeyboardInterrupt`."""
-    sampler = mcmc_loop if kind == "mcmc" else bem_loop
-    with Stop([signal.SIGINT]) as stop, shown(progress) as display:
+    stop = Stop([signal.SIGINT])
+    with shown(progress) as display:
 
         def report(sweep: SweepReport) -> None:
             if display is not None:
@@ -131,13 +129,13 @@ def sample(
             if on_sweep is not None:
                 on_sweep(sweep)
 
-        result = sampler(
-            chosen.config,
-            base=chosen.base,
-            resume=chosen.earlier is not None,
+        result = run_to_end(
+            kind,
+            chosen,
+            stop,
             overwrite=overwrite,
             on_sweep=report,
-            should_stop=lambda: stop() or (should_stop is not None and should_stop()),
+            should_stop=should_stop or (lambda: False),
         )
         drawn = open_run(result.path)
     if stop() and not result.completed:

@@ -20,7 +20,7 @@ from dpmix.populations import decide
 from dpmix.populations.assign import assign_events
 from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import chain_weights, mixing
+from dpmix.populations.convergence import population_mixing
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import decided_populations
 from dpmix.populations.result import Estimates, over_samples
@@ -77,8 +77,7 @@ def counted(live: Live, decisions: Decisions, is_wanted: Callable[[], bool]) -> 
 def verdict(live: Live, decisions: Decisions) -> dict[str, Any]:
     """Return the verdict of `dpmix gate` after decisions: its sentence, and whether chains differ."""
     found = decided_populations(live.forest, decide.decided(live.forest, decisions))
-    monitored = chain_weights(found, live.task.make_engine)
-    own = judge(live.task.run, "population", monitored, mixing(monitored)[0])
+    own = judge(live.task.run, population_mixing(found, live.task.make_engine))
     return {"revision": revision(decisions), "text": str(own), "differs": own.level >= WARNING}
 
 

@@ -16,6 +16,7 @@ from dpmix.report.drift import COLUMNS, PAGE, TABLE
 
 FOLDER = "drift"
 MOST_BYTES = 20_000_000  # of a page
+READ = {*COLUMNS} - {"counted"}  # columns that tables of all versions have
 ORDER = ("steady", "unsure", "drift", "steps")
 """Verdicts on a channel, the worst last (`dpmix.drift.judge`)."""
 
@@ -43,6 +44,7 @@ def verdict(folder: Path, file: str) -> dict[str, Any] | None:
     report = table.with_name(PAGE).is_file()
     if problem := next((row["problem"] for row in rows if row["problem"]), ""):
         return {"verdict": "not judged", "text": problem, "report": report}
+    rows = [row for row in rows if row.get("counted") != "no"] or rows
     worst = max((row["verdict"] for row in rows), key=ORDER.index)
     bad = [f"{row['channel']} ({row['verdict']})" for row in rows if row["verdict"] == worst]
     text = f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}" if worst != ORDER[0] else ""
@@ -78,7 +80,7 @@ def _found(folder: Path, path: Path) -> tuple[Path, Rows] | None:
                 lines = list(csv.DictReader(file))
         except (OSError, ValueError, csv.Error):
             continue
-        rows = [row for row in lines if {*COLUMNS} <= {*row} and Path(row["file"]).name == path.name]
+        rows = [row for row in lines if {*row} >= READ and Path(row["file"]).name == path.name]
         if rows and all(row["problem"] or row["verdict"] in ORDER for row in rows):
             return table, rows
     return None

@@ -27,6 +27,7 @@ from dpmix.explore.screen import FURTHER
 from dpmix.populations import decide
 from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
+from dpmix.report.gate import WORKSPACE_FORMAT
 from dpmix.runs.reader import open_run
 
 _ACTION: TypeAdapter[Any] = TypeAdapter(Action)
@@ -216,9 +217,10 @@ class Workspace(Folder):
         self._require_current(run)
         if folder == self.folder or not output.strip():
             raise ConfigError(["output: need the name of a folder inside this one"])
-        unknown = [name for name in formats if name not in FORMATS]
+        known = (*FORMATS, WORKSPACE_FORMAT)
+        unknown = [name for name in formats if name not in known]
         if unknown or not formats:
-            raise ConfigError([f"formats: need some of {', '.join(FORMATS)}"])
+            raise ConfigError([f"formats: need some of {', '.join(known)}"])
         arguments = ["gate", self._argument(run), "--output", self._argument(output)]
         decided = decisions_path(path)
         if decided.exists():

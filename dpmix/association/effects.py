@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special, stats
 
 from dpmix.association.design import Contrast
-from dpmix.association.regression import ENOUGH, Fit
+from dpmix.association.regression import ENOUGH, RegressionFit
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import INTERVAL
 
@@ -130,7 +130,7 @@ def adjust(made: Sequence[Effects]) -> list[Effects]:
     return [replace(one, rates=part) for one, part in zip(made, parts, strict=True)]
 
 
-def abundance(fit: Fit, contrast: Contrast, least: float, seed: int = 1) -> Effects:
+def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 1) -> Effects:
     """Return the effects of a contrast on the counts of all populations.
 
     The ratio of a population compares with the populations that do not change. Their common difference, the
@@ -163,7 +163,7 @@ def abundance(fit: Fit, contrast: Contrast, least: float, seed: int = 1) -> Effe
     )
 
 
-def variability(fit: Fit, contrast: Contrast, least: float) -> Effects:
+def variability(fit: RegressionFit, contrast: Contrast, least: float) -> Effects:
     """Return the effects of a contrast on the standard deviations of all populations."""
     gamma = fit.scales[..., fit.scales.shape[2] - len(contrast.variability) :] @ contrast.variability
     mean = (fit.weights * gamma).sum(axis=1, keepdims=True)
@@ -171,7 +171,7 @@ def variability(fit: Fit, contrast: Contrast, least: float) -> Effects:
     return _effects(fit, contrast, VARIABILITY, np.ones_like(mean), mean, sd, least)
 
 
-def expression(fit: Fit, contrast: Contrast, populations: Ints, channels: Ints) -> Effects:
+def expression(fit: RegressionFit, contrast: Contrast, populations: Ints, channels: Ints) -> Effects:
     """Return the effects of a contrast on medians, in responses with the given populations and channels."""
     means, sds = _differences(fit, contrast)
     made = _effects(fit, contrast, EXPRESSION, fit.weights, means, sds, 0.0)
@@ -179,7 +179,7 @@ def expression(fit: Fit, contrast: Contrast, populations: Ints, channels: Ints) 
 
 
 def _effects(
-    fit: Fit,
+    fit: RegressionFit,
     contrast: Contrast,
     measure: str,
     weights: Array,
@@ -205,7 +205,7 @@ def _effects(
     )
 
 
-def _differences(fit: Fit, contrast: Contrast) -> tuple[Array, Array]:
+def _differences(fit: RegressionFit, contrast: Contrast) -> tuple[Array, Array]:
     """Return means and standard deviations of a contrast, float64 [Q, T] each."""
     direction = np.concatenate([[0.0], contrast.first - contrast.second])
     variance = np.einsum("c,qtcd,d->qt", direction, fit.covariances, direction)
@@ -223,7 +223,7 @@ def _without_largest(logs: Array) -> Array:
     return moved
 
 
-def _share_ratios(fit: Fit, contrast: Contrast, random: np.random.Generator) -> Array:
+def _share_ratios(fit: RegressionFit, contrast: Contrast, random: np.random.Generator) -> Array:
     """Return ratios of the proportions in a typical sample with the ends of 90% intervals, float64 [3, P]."""
     drawn = []
     for weights, means, covariances in zip(fit.weights, fit.means, fit.covariances, strict=True):
@@ -240,7 +240,7 @@ def _share_ratios(fit: Fit, contrast: Contrast, random: np.random.Generator) -> 
 
 
 @dataclass(frozen=True)
-class Outlier:
+class OutlyingSample:
     """A sample whose value in a population is far from what the design expects.
 
     Attributes
@@ -264,11 +264,13 @@ LEAST_WEIGHT = 0.3
 """Weight below which a value is reported."""
 
 
-def outliers(fit: Fit, samples: Sequence[str], populations: Ints, channels: Ints) -> list[Outlier]:
+def outliers(
+    fit: RegressionFit, samples: Sequence[str], populations: Ints, channels: Ints
+) -> list[OutlyingSample]:
     """Return the values that are probably outliers, the most certain first."""
     places = np.argwhere(fit.usual < LEAST_WEIGHT)
     order = np.argsort(fit.usual[tuple(places.T)])
     return [
-        Outlier(samples[s], int(populations[q]), int(channels[q]), float(fit.usual[s, q]))
+        OutlyingSample(samples[s], int(populations[q]), int(channels[q]), float(fit.usual[s, q]))
         for s, q in places[order]
     ]

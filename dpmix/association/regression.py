@@ -72,7 +72,7 @@ class Predictors:
 
 
 @dataclass(frozen=True)
-class Fit:
+class RegressionFit:
     """The posterior of the regressions: a mixture of T normals for each response.
 
     Attributes
@@ -97,7 +97,7 @@ class Fit:
     effective: Array
 
 
-def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
+def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFit:
     """Return the posterior of each response.
 
     Parameters
@@ -141,7 +141,9 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> Fit:
     rows = np.arange(len(y))[:, None]
     means, covariances = cube.coefficients(theta[rows, n], outliers[rows, m])
     kept = np.take_along_axis(flat, order, 1)
-    return Fit(kept / kept.sum(axis=1, keepdims=True), means, covariances, theta[rows, n], usual, effective)
+    return RegressionFit(
+        kept / kept.sum(axis=1, keepdims=True), means, covariances, theta[rows, n], usual, effective
+    )
 
 
 class _Kinds:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmix.association import effects
 from dpmix.association.design import Design
-from dpmix.association.effects import Effects, Outlier
+from dpmix.association.effects import Effects, OutlyingSample
 from dpmix.association.regression import fit
 from dpmix.errors import DataError
 from dpmix.model.mixture import Array, Ints
@@ -28,7 +28,7 @@ class Study:
     draws : SampleDraws
     design : Design
     effects : tuple of Effects
-    outliers : tuple of Outlier
+    outliers : tuple of OutlyingSample
     left_out : tuple of str
         Populations and channels without enough medians.
     medians : float64 [S, Q] twice, optional
@@ -38,7 +38,7 @@ class Study:
     draws: SampleDraws
     design: Design
     effects: tuple[Effects, ...]
-    outliers: tuple[Outlier, ...]
+    outliers: tuple[OutlyingSample, ...]
     left_out: tuple[str, ...] = ()
     medians: tuple[Array, Array] | None = None
 

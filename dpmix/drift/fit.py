@@ -31,7 +31,7 @@ LONGEST_STEP = 2.0
 
 
 @dataclass(frozen=True)
-class Prior:
+class SignalPrior:
     """Independent normal priors of the logarithms of variance, range and nugget.
 
     Without a prior, a steady signal has no maximum: its variance goes to 0, and its range to anywhere.
@@ -45,7 +45,7 @@ class Prior:
     sds: Array
 
     @classmethod
-    def weak(cls, duration: float, error: float) -> Prior:
+    def weak(cls, duration: float, error: float) -> SignalPrior:
         """Return the prior of a channel in units of its spread.
 
         Signals of about 0.03 spreads (a factor of 20 either way is within two standard deviations), ranges
@@ -62,9 +62,9 @@ class Prior:
         centres = np.log([0.03**2, 0.2 * duration, 0.1 * error**2])
         return cls(centres, np.array([3.0, 1.0, 2.0]))
 
-    def of_averages(self, size: float) -> Prior:
+    def of_averages(self, size: float) -> SignalPrior:
         """Return the prior of averages of this many points, whose nugget is smaller."""
-        return Prior(self.centres - np.array([0.0, 0.0, np.log(size)]), self.sds)
+        return SignalPrior(self.centres - np.array([0.0, 0.0, np.log(size)]), self.sds)
 
     def log_density(self, logs: Array) -> float:
         """Return the log density without its constant."""
@@ -72,7 +72,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Fit:
+class SignalFit:
     """A fitted covariance and the constant mean.
 
     Attributes
@@ -103,11 +103,11 @@ FAST_POINTS = 5.0
 
 def fit(
     points: Points,
-    prior: Prior,
+    prior: SignalPrior,
     correlation: Correlation = "matern32",
     threads: int = 1,
     device: Device | None = None,
-) -> Fit:
+) -> SignalFit:
     """Fit a covariance by Fisher scoring, from two starts, and return the better fit.
 
     One start is the centre of the prior, the other a fast signal with the variance of the values: from the
@@ -134,11 +134,11 @@ def fit_blocks(
     times: Array,
     values: Array,
     errors: Array,
-    prior: Prior,
+    prior: SignalPrior,
     correlation: Correlation = "matern32",
     threads: int = 1,
     device: Device | None = None,
-) -> Fit:
+) -> SignalFit:
     """Fit the covariance of any number of blocks.
 
     More than `COARSEST` blocks are fitted as this many averages, as four times as many, and so on up to the
@@ -150,7 +150,7 @@ def fit_blocks(
     ----------
     times, values, errors : float64 [B]
         Ascending times, values and their known standard errors.
-    prior : Prior
+    prior : SignalPrior
         Of blocks.
     correlation, threads, device
         As of `fit`.
@@ -173,7 +173,9 @@ def fit_blocks(
         most *= FINER
 
 
-def _with_all_blocks(one: Fit, times: Array, values: Array, errors: Array, prior: Prior) -> Fit:
+def _with_all_blocks(
+    one: SignalFit, times: Array, values: Array, errors: Array, prior: SignalPrior
+) -> SignalFit:
     """Return a fit with mean and log posterior from all blocks, exactly."""
     own = one.covariance
     columns = np.column_stack([values, np.ones(len(values))])
@@ -186,8 +188,8 @@ def _with_all_blocks(one: Fit, times: Array, values: Array, errors: Array, prior
 
 
 def _fit_from(
-    start: Array, evaluate: Callable[[Covariance], Likelihood], prior: Prior, correlation: Correlation
-) -> Fit:
+    start: Array, evaluate: Callable[[Covariance], Likelihood], prior: SignalPrior, correlation: Correlation
+) -> SignalFit:
     """Fit by Fisher scoring from logarithms of variance, range and nugget.
 
     The information of likelihood and prior is positive definite, so each step ascends. It is halved until the
@@ -202,7 +204,7 @@ def _fit_from(
         information = now.information + np.diag(prior.sds**-2.0)
         move = np.linalg.solve(information, gradient)
         if 0.5 * gradient @ move < TOLERANCE:
-            return Fit(current, now.mean, now.mean_error, value, step, True)
+            return SignalFit(current, now.mean, now.mean_error, value, step, True)
         move *= min(1.0, LONGEST_STEP / np.abs(move).max())
         for _ in range(MAX_HALVINGS):
             proposed = current.moved(logs + move)
@@ -217,5 +219,5 @@ def _fit_from(
                 break
             move = 0.5 * move
         else:
-            return Fit(current, now.mean, now.mean_error, value, step, False)
-    return Fit(current, now.mean, now.mean_error, value, MAX_STEPS, False)
+            return SignalFit(current, now.mean, now.mean_error, value, step, False)
+    return SignalFit(current, now.mean, now.mean_error, value, MAX_STEPS, False)

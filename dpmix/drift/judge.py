@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.device import Device
-from dpmix.drift.fit import Fit, Prior, fit_blocks
+from dpmix.drift.fit import SignalFit, SignalPrior, fit_blocks
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import BlockPosterior, local_blocks
 from dpmix.drift.posterior import posterior
@@ -53,7 +53,7 @@ class Judgement:
     unsteady : bool [B]
         Blocks that certainly differ by more than the limit from the usual level.
     limit : float
-    fit : Fit
+    fit : SignalFit
     """
 
     name: str
@@ -68,7 +68,7 @@ class Judgement:
     high: float
     unsteady: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     limit: float
-    fit: Fit
+    fit: SignalFit
 
     @property
     def verdict(self) -> Verdict:
@@ -126,7 +126,7 @@ def judge(
     level = plain.copy()
     for start, stop in stretches:
         level[start:stop] -= np.median(plain[start:stop])
-    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit_blocks(times, level, errors, prior, correlation, threads, device)
     predict = partial(local_blocks, threads=threads, device=device) if local else _stationary
     mean, sd, both = _signal(fitted, times, plain, errors, stretches, predict)
@@ -151,12 +151,12 @@ def judge(
 
 
 def _signal(
-    fitted: Fit,
+    fitted: SignalFit,
     times: Array,
     values: Array,
     errors: Array,
     stretches: list[tuple[int, int]],
-    predict: Callable[[Points, Fit, float], BlockPosterior],
+    predict: Callable[[Points, SignalFit, float], BlockPosterior],
 ) -> tuple[Array, Array, float]:
     """Return mean and standard deviation [B] of the signal at the blocks, and the covariance of its ends.
 
@@ -177,7 +177,7 @@ def _signal(
     return mean, sd, both
 
 
-def _stationary(points: Points, fitted: Fit, slope_sd: float) -> BlockPosterior:
+def _stationary(points: Points, fitted: SignalFit, slope_sd: float) -> BlockPosterior:
     """Return mean, standard deviation and covariance of the signal at the blocks of a stretch."""
     found = posterior(points, fitted, points.times, slope_sd)
     return found.mean, found.sd, found.covariance

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.drift.device import Device
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.posterior import JITTER
 from dpmix.kernels import _cpu
@@ -89,7 +89,7 @@ class LocalPosterior:
     ranges: Array
     rest: Array
     points: Points
-    fit: Fit
+    fit: SignalFit
     times: Array
     trend: Trend
 
@@ -120,13 +120,13 @@ class LocalPosterior:
         return float(error @ cov @ other_error + self.rest[i] @ self.trend.cov @ self.rest[j])
 
 
-def shared_trend(points: Points, fit: Fit, slope_sd: float) -> Trend:
+def shared_trend(points: Points, fit: SignalFit, slope_sd: float) -> Trend:
     """Estimate the mean, with a flat prior, and the slope, with a normal one, under the stationary fit.
 
     Parameters
     ----------
     points : Points
-    fit : Fit
+    fit : SignalFit
     slope_sd : float
         Prior standard deviation of the slope, per unit of time.
     """
@@ -144,7 +144,7 @@ def shared_trend(points: Points, fit: Fit, slope_sd: float) -> Trend:
 
 def local_posterior(
     points: Points,
-    fit: Fit,
+    fit: SignalFit,
     times: Array,
     slope_sd: float,
     size: int = DESIGN,
@@ -161,7 +161,7 @@ def local_posterior(
     Parameters
     ----------
     points : Points
-    fit : Fit
+    fit : SignalFit
         Stationary. Its nugget is also that of all designs.
     times : float64 [P]
     slope_sd : float
@@ -210,7 +210,7 @@ def local_posterior(
 
 
 def local_blocks(
-    points: Points, fit: Fit, slope_sd: float, threads: int = 1, device: Device | None = None
+    points: Points, fit: SignalFit, slope_sd: float, threads: int = 1, device: Device | None = None
 ) -> BlockPosterior:
     """Return the posterior of the signal at the blocks of a stretch.
 

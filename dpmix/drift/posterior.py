@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmix.drift.exact import smooth, whiten
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.likelihood import Points
 from dpmix.model.mixture import Array
 
@@ -18,17 +18,17 @@ JITTER = 1e-9
 
 
 @dataclass(frozen=True)
-class Posterior:
+class SignalPosterior:
     """The posterior of the signal at k times. Make it by `posterior`.
 
     Attributes
     ----------
     mean, sd : float64 [k]
     points : Points
-    fit : Fit
+    fit : SignalFit
     times : float64 [k]
     trend_cov : float64 [2, 2]
-        Posterior covariance of mean and slope; that of the slope is in units of its prior.
+        SignalPosterior covariance of mean and slope; that of the slope is in units of its prior.
     rest : float64 [k, 2]
         Derivatives of the mean of the signal with respect to these.
     """
@@ -36,7 +36,7 @@ class Posterior:
     mean: Array
     sd: Array
     points: Points
-    fit: Fit
+    fit: SignalFit
     times: Array
     trend_cov: Array
     rest: Array
@@ -54,7 +54,7 @@ class Posterior:
         return float(process + self.rest[i] @ self.trend_cov @ self.rest[j])
 
 
-def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> Posterior:
+def posterior(points: Points, fit: SignalFit, times: Array, slope_sd: float = 0.0) -> SignalPosterior:
     """Return the posterior of the signal at given times, exactly.
 
     The mean of the process has a flat prior (universal kriging; Rasmussen and Williams 2006, section 2.7).
@@ -63,7 +63,7 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
     ----------
     points : Points
         Their neighbours are not used.
-    fit : Fit
+    fit : SignalFit
     times : float64 [k]
         Ascending.
     slope_sd : float
@@ -90,10 +90,10 @@ def posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> 
     mean = means[:, 0] + rest @ trend
     variances = variances + np.einsum("ki,ij,kj->k", rest, trend_cov, rest)
     sd = np.sqrt(np.maximum(variances, JITTER * own.variance))
-    return Posterior(mean, sd, points, fit, times, trend_cov, rest)
+    return SignalPosterior(mean, sd, points, fit, times, trend_cov, rest)
 
 
-def _smooth_at(points: Points, fit: Fit, times: Array, columns: Array) -> tuple[Array, Array]:
+def _smooth_at(points: Points, fit: SignalFit, times: Array, columns: Array) -> tuple[Array, Array]:
     """Return means [k, C] and variances [k] of the process at given times, for columns [n, C] as values."""
     noise = fit.covariance.nugget + points.errors**2
     all_times, places = points.times, np.arange(len(times))

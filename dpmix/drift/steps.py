@@ -19,7 +19,7 @@ import numpy as np
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.exact import whiten
-from dpmix.drift.fit import Prior
+from dpmix.drift.fit import SignalPrior
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Ints
 
@@ -116,8 +116,8 @@ def keep_steps(
 
     The values are a constant, a Gaussian process and a jump at each change point. The evidence is the density
     of the values with all of these integrated out, and summed over a grid of the parameters of the covariance
-    with their prior (`Prior.weak`). The change point that raises the evidence least is removed first, until
-    each raises it by more than `EVIDENCE`.
+    with their prior (`SignalPrior.weak`). The change point that raises the evidence least is removed first,
+    until each raises it by more than `EVIDENCE`.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _products(
     products : float64 [G, C + 2, C + 2]
         Inner products of the whitened values, the constant and the steps.
     """
-    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     steps = np.arange(len(values))[:, None] >= np.array(changes)
     columns = np.column_stack([values - values.mean(), np.ones(len(values)), steps])
     groups = _groups(len(values), changes)

@@ -23,7 +23,7 @@ from dpmix.model.sample_weights import SampleWeights
 log = logging.getLogger("dpmix")
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """A backend and the reason for its choice."""
 
     backend: str
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 
 def choose_backend(
     config: EngineConfig, began: str | None = None, option: str = "--set engine.backend="
-) -> Choice:
+) -> EngineChoice:
     """Return the backend of a run, and warn about options that it ignores.
 
     Parameters
@@ -163,16 +163,19 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
     return cpu.available() if backend == "cpu" else cuda.available()
 
 
-def _chosen(config: EngineConfig, began: str | None, option: str) -> Choice:
+def _chosen(config: EngineConfig, began: str | None, option: str) -> EngineChoice:
     if config.backend == "auto" and began is None:
         found, why = available("cuda", config)
         if not found:  # the reason is for those who expect a GPU
-            return Choice("cpu", "auto: no usable GPU; dpmix devices says why")
-        return Choice("cuda", f"auto: {why}")
+            return EngineChoice("cpu", "auto: no usable GPU; dpmix devices says why")
+        return EngineChoice("cuda", f"auto: {why}")
     if config.backend == "auto" and began is not None:
-        choice, asked = Choice(began, "auto: the run started on it"), f"the run started on {began}, which is"
+        choice, asked = (
+            EngineChoice(began, "auto: the run started on it"),
+            f"the run started on {began}, which is",
+        )
     else:
-        choice, asked = Choice(config.backend, "as the config says"), f"{config.backend} is"
+        choice, asked = EngineChoice(config.backend, "as the config says"), f"{config.backend} is"
     found, why = available(choice.backend, config)
     if not found:
         other = "cuda" if choice.backend == "cpu" else "cpu"

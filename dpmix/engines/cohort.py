@@ -50,7 +50,7 @@ from dpmix.system.cores import usable_cores
 PART_EVENTS = 4 * CHUNK  # so that a large sample keeps several threads busy
 
 
-class Part(NamedTuple):
+class SamplePart(NamedTuple):
     """Some events of one sample, in their engine."""
 
     sample: int
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     engine: CpuEngine
 
 
-AddPart = Callable[[Part, NativeMixture, Array, Array | None], None]
+AddPart = Callable[[SamplePart, NativeMixture, Array, Array | None], None]
 """Make a pass of a part with the mixture of its sample: add to a state, and write rows if they are given."""
 
 
@@ -113,7 +113,7 @@ class CohortEngine(CohortSummingEngine):
 
         workspaces = _cpu.Workspaces()
 
-        def part(sample: int, start: int, stop: int) -> Part:
+        def part(sample: int, start: int, stop: int) -> SamplePart:
             own = None if weights is None else weights.part(start, stop)
             engine = CpuEngine(
                 events[start:stop],
@@ -127,7 +127,7 @@ class CohortEngine(CohortSummingEngine):
                 weights=own,
                 workspaces=workspaces,
             )
-            return Part(sample, start, engine)
+            return SamplePart(sample, start, engine)
 
         self._cut = cut_samples(starts, own_starts)
         ranges = [
@@ -222,7 +222,7 @@ class CohortEngine(CohortSummingEngine):
     def _add_part(
         self,
         found: CohortSums,
-        part: Part,
+        part: SamplePart,
         own: NativeMixture,
         add: AddPart,
         states: _States,

@@ -36,8 +36,8 @@ from dpmix.engines.cuda_work import (
     Deliver,
     DeviceFailed,
     Division,
-    Gates,
     HostLabels,
+    MembershipWork,
     Pass,
     SampleParameters,
     serve_all,
@@ -53,7 +53,7 @@ from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_device import Device  # imports PyCUDA, which is optional
+    from dpmix.engines.cuda_device import CudaDevice  # imports PyCUDA, which is optional
 
 __all__ = ["CudaEngine", "available", "chosen", "devices"]
 
@@ -148,7 +148,7 @@ class CudaPasses:
         evaluated = int((-(-self._grid.sizes // per_block) * per_block).sum())  # by whole blocks
         self._pruning = PruningRule(pruning, self._layout, evaluated)
         self._names = {info.number: describe([info]) for info in infos}
-        self._devices: dict[int, Device] = {}
+        self._devices: dict[int, CudaDevice] = {}
         self._closing = weakref.finalize(self, close_devices, self._devices)
         self._open_devices(
             events,
@@ -195,7 +195,7 @@ class CudaPasses:
         order = numbers.argsort(kind="stable")
         if samples is not None:
             samples = replace(samples, log_constants=samples.log_constants[:, order])
-        work = Pass(components[order], samples, gates=Gates(ends, start, stop))
+        work = Pass(components[order], samples, gates=MembershipWork(ends, start, stop))
         memberships = np.empty((stop - start, len(ends)), np.float32)
         log_densities = np.empty(stop - start)
 
@@ -227,12 +227,12 @@ class CudaPasses:
         self._labelled.clear()
 
     def _open_devices(self, events: Floats, **options: Any) -> None:
-        from dpmix.engines.cuda_device import Device
+        from dpmix.engines.cuda_device import CudaDevice
 
         blocking = warn_of_few_cores(len(self._names))
         for number, name in self._names.items():
             try:
-                self._devices[number] = Device(number, events, self._grid, blocking=blocking, **options)
+                self._devices[number] = CudaDevice(number, events, self._grid, blocking=blocking, **options)
             except DeviceFailed as error:
                 self._closing()
                 raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
@@ -313,7 +313,7 @@ class CudaPasses:
         if not self._closing.alive:
             raise RuntimeError("the engine is closed")
 
-    def _usable(self) -> dict[int, Device]:
+    def _usable(self) -> dict[int, CudaDevice]:
         self._check_open()
         if not self._devices:
             raise DpmixError(f"no CUDA device is left: {self._reason}")
@@ -381,7 +381,7 @@ class CudaEngine(CudaPasses, SummingEngine):
         return self._divide(split, mixture, key).total
 
 
-def close_devices(devices: dict[int, Device]) -> None:
+def close_devices(devices: dict[int, CudaDevice]) -> None:
     """Free the memory of devices, each in its own thread; wait at most 10 seconds for a pass in progress."""
     closing = [device.close() for device in devices.values()]
     devices.clear()

@@ -19,7 +19,7 @@ from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
 
 
-class Device(DeviceThread):
+class CudaDevice(DeviceThread):
     """One device.
 
     Parameters

@@ -15,7 +15,7 @@ from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda_device_kernels import Kernels
 from dpmix.engines.cuda_device_lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda_device_memory import DeviceMemory
-from dpmix.engines.cuda_work import Account, Deliver, Division, Gates, LastLabels, Pass, Take
+from dpmix.engines.cuda_work import Account, Deliver, Division, LastLabels, MembershipWork, Pass, Take
 from dpmix.kernels.layout import CHUNK, EXTRAS, MOMENT_THREADS, PARTS, SECTIONS, THREADS, Layout
 from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
@@ -300,7 +300,7 @@ class DevicePass:
             blocks = -(-self._n_rows // MOMENT_THREADS)
             self._queue(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)
 
-    def _launch_memberships(self, lane: Lane, gates: Gates) -> None:
+    def _launch_memberships(self, lane: Lane, gates: MembershipWork) -> None:
         tables = lane.mixture.exact_at, self._memory.ends, lane.numbers_at
         first = lane.first_event - self._first_event
         stop = min(gates.stop - first, lane.n_events)

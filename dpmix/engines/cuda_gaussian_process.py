@@ -37,7 +37,7 @@ SPARE = 256 << 20
 """Bytes of a device that are left free when it keeps a chunk."""
 
 
-class Tables(NamedTuple):
+class PackedRows(NamedTuple):
     """The judged points and new rows of a pass, as the kernel reads them.
 
     Attributes
@@ -57,7 +57,7 @@ class Tables(NamedTuple):
     n_rows: int
 
 
-def tables(points: Floats, scales: Floats, laplacian: bool, rows: Floats, targets: Floats) -> Tables:
+def tables(points: Floats, scales: Floats, laplacian: bool, rows: Floats, targets: Floats) -> PackedRows:
     """Pack the arguments of `_cpu.update_posterior` for the kernel."""
     (n_rows, n_points), dim = rows.shape, points.shape[1]
     padded, n_rounds = Layout(dim).padded_dim, -(-n_rows // ROWS)
@@ -69,7 +69,7 @@ def tables(points: Floats, scales: Floats, laplacian: bool, rows: Floats, target
     all_targets = np.zeros(n_rounds * ROWS, np.float32)
     all_targets[:n_rows] = targets
     kernel = "posterior_laplacian" if laplacian else "posterior_gaussian"
-    return Tables(kernel, scales, packed, all_targets, n_rows)
+    return PackedRows(kernel, scales, packed, all_targets, n_rows)
 
 
 class CudaGaussianProcess:
@@ -200,7 +200,7 @@ class _Device(DeviceThread):
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Tables, queue: ChunkQueue, before: Posterior, after: Posterior) -> None:
+    def serve(self, work: PackedRows, queue: ChunkQueue, before: Posterior, after: Posterior) -> None:
         """Do chunks until none are left; if the device fails, the others may take its chunks at once.
 
         They do all of them again, also those delivered: so these are not updated in place.
@@ -220,7 +220,7 @@ class _Device(DeviceThread):
             raise
         queue.finish(self.info.number)
 
-    def _start(self, lane: _Lane, chunk: int, work: Tables, sent: list[Any], before: Posterior) -> None:
+    def _start(self, lane: _Lane, chunk: int, work: PackedRows, sent: list[Any], before: Posterior) -> None:
         lane.chunk = chunk
         events = self._events[chunk * CHUNK : (chunk + 1) * CHUNK]
         for own, whole in zip(lane.posterior_here, before, strict=True):

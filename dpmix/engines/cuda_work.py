@@ -75,7 +75,7 @@ class DeviceFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Gates:
+class MembershipWork:
     """The memberships that a pass computes.
 
     Attributes
@@ -161,7 +161,7 @@ class Pass:
         None for an E step.
     labels : HostLabels, optional
         Array that a draw or an E step fills with the labels of all events.
-    gates : Gates, optional
+    gates : MembershipWork, optional
         For memberships.
     division : Division, optional
         For sides of pairs; needs a key.
@@ -175,7 +175,7 @@ class Pass:
     samples: SampleParameters | None = None
     key: Key | None = None
     labels: HostLabels | None = None
-    gates: Gates | None = None
+    gates: MembershipWork | None = None
     division: Division | None = None
     last: LastLabels | None = None
     rounded: bool = False

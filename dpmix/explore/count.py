@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from dpmix.explore.covariance import Covariance
-from dpmix.explore.posterior import Judged, Posterior
+from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.model.mixture import Array, Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
@@ -67,7 +67,7 @@ class Found:
     hits: int
 
 
-def threshold_of(posterior: Posterior) -> float | None:
+def threshold_of(posterior: EventPosterior) -> float | None:
     """Return the lowest threshold of the mean with nearly the highest expected F1.
 
     None if no judgement is above `HALF`. An event is wanted with the probability that its signal is above
@@ -83,7 +83,7 @@ def threshold_of(posterior: Posterior) -> float | None:
     return min(max(best, LEAST_THRESHOLD), HALF)
 
 
-def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: int) -> Found | None:
+def find(posterior: EventPosterior, events: Floats, rows: Ints, checks: Bools, seed: int) -> Found | None:
     """Return the events that are found and the number of those wanted.
 
     None if no judgement is above `HALF`. The number has two parts: judged events, by draws of the signal, and
@@ -95,7 +95,7 @@ def find(posterior: Posterior, events: Floats, rows: Ints, checks: Bools, seed: 
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : EventPosterior
     events : float32 [N, D]
     rows : int64 [n]
         Judged events.
@@ -154,14 +154,14 @@ def _surprises(judged: Judged, threshold: float, random: np.random.Generator) ->
     return random.gamma(0.5 + wanted, 1.0 / (0.5 + expected), DRAWS)
 
 
-def _scores(posterior: Posterior, rows: Ints) -> Array:
+def _scores(posterior: EventPosterior, rows: Ints) -> Array:
     """Return how many posterior standard deviations the mean is above `HALF`, float64 [M]."""
     sd = np.sqrt(np.maximum(posterior.variance[rows], np.float32(1e-12)))
     scores: Array = ((posterior.mean[rows] - np.float32(HALF)) / sd).astype(np.float64)
     return scores
 
 
-def _near(posterior: Posterior) -> Ints:
+def _near(posterior: EventPosterior) -> Ints:
     """Return the events that may be wanted."""
     near = np.flatnonzero(posterior.mean + np.float32(REMOTE) * posterior.sd > np.float32(HALF))
     return near if len(near) else np.array([int(posterior.mean.argmax())])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from dpmix.config.engine import EngineConfig
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.explorer import Explorer
 from dpmix.explore.judgements import Judgements
-from dpmix.explore.posterior import Device
 from dpmix.inputs.events import Events
 from dpmix.model.mixture import Floats, Ints
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def learn_ahead(explorer: Explorer, events: Events, engine: EngineConfig, backen
 
 
 @contextmanager
-def _device(events: Events, engine: EngineConfig, backend: str) -> Iterator[Device | None]:
+def _device(events: Events, engine: EngineConfig, backend: str) -> Iterator[CudaGaussianProcess | None]:
     """Yield devices that hold the events; None for the CPU."""
     if backend != "cuda":
         yield None

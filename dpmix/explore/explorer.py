@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -12,9 +12,12 @@ from threadpoolctl import ThreadpoolController
 from dpmix.explore.count import Bools, Found, find, threshold_of
 from dpmix.explore.covariance import SHAPES, first_covariance
 from dpmix.explore.learn import can_learn, learn
-from dpmix.explore.posterior import Device, Posterior
+from dpmix.explore.posterior import EventPosterior
 from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
 SOON = 100
 """Judgements up to which the covariance is learned again at each screen; learning takes a moment."""
@@ -51,7 +54,7 @@ class Explorer:
         Judged events that were random ones of those found.
     screens : int64 [n]
         Number of the screen of each, ascending.
-    posterior : Posterior
+    posterior : EventPosterior
     """
 
     def __init__(self, events: Floats, seed: int = 0, threads: int | None = None) -> None:
@@ -61,7 +64,7 @@ class Explorer:
         self.values: Array = np.empty(0)
         self.checks: Bools = np.empty(0, bool)
         self.screens: Ints = np.empty(0, np.int64)
-        self.posterior = Posterior(events, self._firsts[0], threads)
+        self.posterior = EventPosterior(events, self._firsts[0], threads)
         self._learned, self._ahead = 0, (0, self.posterior)  # judgements that the covariance was learned from
 
     def judge(
@@ -70,7 +73,7 @@ class Explorer:
         values: Array,
         checks: Bools | None = None,
         screens: Ints | None = None,
-        device: Device | None = None,
+        device: CudaGaussianProcess | None = None,
     ) -> None:
         """Add judgements, float64 [m], of events, int64 [m].
 
@@ -81,7 +84,7 @@ class Explorer:
             Events that `screen` returned as checks. Default: none.
         screens : int64 [m], optional
             Numbers of the screens of the events, ascending, above those before. Default: one screen.
-        device : Device, optional
+        device : CudaGaussianProcess, optional
             Devices that compute the pass over the events. Default: the CPU.
 
         Raises
@@ -108,7 +111,7 @@ class Explorer:
         """Return whether the next screen needs a covariance that `learn_ahead` has not learned yet."""
         return self._next_learned() > max(self._learned, self._ahead[0])
 
-    def learn_ahead(self, device: Device | None = None) -> None:
+    def learn_ahead(self, device: CudaGaussianProcess | None = None) -> None:
         """Compute what the next screen needs anyway: the covariance, and the posterior by it."""
         if self.is_to_learn():
             learned = self._next_learned()
@@ -118,16 +121,16 @@ class Explorer:
     def _next_learned(self) -> int:
         return judgements_to_learn(self.values, self.screens, ahead=True)
 
-    def _learn(self, n: int) -> Posterior:
+    def _learn(self, n: int) -> EventPosterior:
         """Return the posterior, perhaps without judgements yet, by the covariance learned from n of them."""
         if n == self._ahead[0]:
             return self._ahead[1]
         points = np.asarray(self._events[self.rows[:n]], np.float64)
         with one_blas_thread():
             covariance = learn(self._firsts, points, self.values[:n])
-        return Posterior(self._events, covariance, self._threads)
+        return EventPosterior(self._events, covariance, self._threads)
 
-    def _complete(self, posterior: Posterior, device: Device | None) -> None:
+    def _complete(self, posterior: EventPosterior, device: CudaGaussianProcess | None) -> None:
         """Add the judgements that the posterior does not have yet."""
         known = len(posterior.judged.values)
         ends = _ends(self.screens[known:])[:-1]

@@ -11,7 +11,7 @@ N events, D channels, n judgements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.linalg.lapack import dtrtri
@@ -21,6 +21,9 @@ from dpmix.explore.covariance import Covariance
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats
 from dpmix.system.cores import usable_cores
+
+if TYPE_CHECKING:
+    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
 
 
 class Judged:
@@ -86,24 +89,7 @@ class Judged:
         return means, np.maximum(noise - noise**2 * (self.inverse**2).sum(axis=0), 0.0)
 
 
-class Device(Protocol):
-    """Devices that hold the events (`dpmix.engines.cuda_gaussian_process`)."""
-
-    def update(
-        self,
-        points: Floats,
-        scales: Floats,
-        laplacian: bool,
-        rows: Floats,
-        targets: Floats,
-        mean: Floats,
-        variance: Floats,
-    ) -> None:
-        """Do the same as `_cpu.update_posterior`."""
-        ...
-
-
-class Posterior:
+class EventPosterior:
     """Posterior mean and variance of the signal at all events.
 
     Parameters
@@ -138,7 +124,11 @@ class Posterior:
         self.judged = Judged(covariance, np.empty((0, events.shape[1])), np.empty(0))
 
     def add(
-        self, points: Array, values: Array, ends: Sequence[int] = (), device: Device | None = None
+        self,
+        points: Array,
+        values: Array,
+        ends: Sequence[int] = (),
+        device: CudaGaussianProcess | None = None,
     ) -> None:
         """Add judgements, float64 [m], of points, float64 [m, D].
 
@@ -148,7 +138,7 @@ class Posterior:
         ends : sequence of int
             Where screens before the last one end, ascending, from 1 to m - 1. Results have the same bits if
             each screen is added by itself.
-        device : Device, optional
+        device : CudaGaussianProcess, optional
             Devices that hold the same events, and compute the pass over them. Default: the CPU. The results
             have the same bits, except on processors without a fused multiply-add.
         """

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.explore.posterior import Posterior
+from dpmix.explore.posterior import EventPosterior
 from dpmix.model.mixture import Array, Floats, Ints
 
 SIZE = 20
@@ -34,7 +34,7 @@ def confidence(n_events: int, screen: int) -> float:
 
 
 def next_screen(
-    posterior: Posterior,
+    posterior: EventPosterior,
     events: Floats,
     closed: npt.NDArray[np.bool_],
     *,
@@ -47,7 +47,7 @@ def next_screen(
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : EventPosterior
     events : float32 [N, D]
     closed : bool [N]
         Events that are not chosen, for example because they are judged already.
@@ -79,7 +79,7 @@ def _highest(bounds: Floats, count: int, random: np.random.Generator) -> Ints:
     return np.concatenate([above, random.choice(tied, count - len(above), replace=False)])
 
 
-def _batch(posterior: Posterior, events: Array, means: Floats, weight: float, size: int) -> Ints:
+def _batch(posterior: EventPosterior, events: Array, means: Floats, weight: float, size: int) -> Ints:
     """Choose events of a pool one by one, with the variances that hallucinated judgements leave."""
     judged, covariance = posterior.judged, posterior.judged.covariance
     size = min(size, len(events))

@@ -23,8 +23,7 @@ dithers every other atom.
 row of the event in the file. It does not depend on the seed, on the names of files, samples and channels, on
 the format of the file, on the other channels and samples, on block sizes, or on which events of the file are
 used. Two files with the same values have the same noise. Channels of a file that have the same values in all
-rows have different noise (`content_keys`). In run files up to format 2, the noise is a function of the seed,
-the names of the sample and the channel, and the row (`key_of_names`).
+rows have different noise (`content_keys`).
 """
 
 from __future__ import annotations
@@ -190,12 +189,6 @@ def content_keys(digests: Sequence[bytes]) -> tuple[int, ...]:
         keys.append(int.from_bytes(hashlib.sha256(b"atoms\0" + digest + copy).digest()[:16], "little"))
         copies[digest] += 1
     return tuple(keys)
-
-
-def key_of_names(seed: int, sample: str, channel: str) -> int:
-    """Return the key of the noise of a channel of a sample in run files up to format 2."""
-    name = hashlib.sha256(f"atoms\0{sample}\0{channel}".encode()).digest()[:8]
-    return seed + (int.from_bytes(name, "little") << 64)
 
 
 def normals(key: int, rows: Ints) -> Array:

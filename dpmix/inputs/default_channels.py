@@ -95,7 +95,10 @@ def _default(sources: Sequence[Source], state: Sequence[int]) -> tuple[list[int]
     reasons = ["" if why.startswith(NOT_FINITE) else why for why in reasons_to_leave_out(sources)]
     for k in state:
         reasons[k] = "state channel"
-    chosen, left_out = [k for k, why in enumerate(reasons) if not why], describe_reasons(first, reasons)
+    chosen, left_out = (
+        [k for k, why in enumerate(reasons) if not why],
+        describe_reasons(first.channels, reasons),
+    )
     if not chosen:
         raise DataError(
             f"{first.name}: no channel is used by default: {left_out}; list the channels to use in "
@@ -104,12 +107,12 @@ def _default(sources: Sequence[Source], state: Sequence[int]) -> tuple[list[int]
     return chosen, left_out
 
 
-def describe_reasons(source: Source, reasons: Sequence[str]) -> str:
-    """Return the channels that are left out, by reason, in one line."""
-    names: dict[str, list[str]] = {}
-    for name, why in zip(source.channels, reasons, strict=True):
-        names.setdefault(why, []).append(name)
-    return "; ".join(f"{', '.join(same)} ({why})" for why, same in names.items() if why)
+def describe_reasons(names: Sequence[str], reasons: Sequence[str]) -> str:
+    """Return the channels that are left out, by reason, in one line; a reason is "" for a channel in use."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in zip(names, reasons, strict=True):
+        by_reason.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(same)} ({why})" for why, same in by_reason.items() if why)
 
 
 def reasons_to_leave_out(sources: Sequence[Source], absent: Mapping[int, str] | None = None) -> list[str]:

@@ -41,7 +41,7 @@ CHECKSUM = re.compile(rb"[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*")
 Owner = Literal["HEADER", "TEXT"]
 
 
-class Place(NamedTuple):
+class DataPlace(NamedTuple):
     """Place of DATA, by HEADER or by TEXT: first and last byte, counted from the start of the data set."""
 
     owner: Owner
@@ -96,11 +96,11 @@ class DataSet:
             raise DataError(f"{path}: $TOT is {quoted(found)}, need the number of events; {AGAIN}")
         return cls(file, path, offset, file.seek(0, io.SEEK_END) - offset, text, n_events)
 
-    def count(self, place: Place, row_bytes: int) -> int:
+    def count(self, place: DataPlace, row_bytes: int) -> int:
         """Return the number of events: $TOT, or where it is missing what a place has room for."""
         return place.size // row_bytes if self.n_events is None else self.n_events
 
-    def fits(self, place: Place, row_bytes: int) -> bool:
+    def fits(self, place: DataPlace, row_bytes: int) -> bool:
         """Return whether the length of a place fits the events; instruments make it one byte too long."""
         return place.size - self.count(place, row_bytes) * row_bytes in (0, 1)
 
@@ -113,7 +113,7 @@ class DataSet:
 # ------------------------------------------------------------------------------ events that fill the file
 
 
-def fills_file(data: DataSet, place: Place, row_bytes: int, places: Sequence[Place]) -> bool:
+def fills_file(data: DataSet, place: DataPlace, row_bytes: int, places: Sequence[DataPlace]) -> bool:
     """Return whether the events fill the file between TEXT and what follows them.
 
     Padding on both sides shows nothing: the events may lie anywhere in it. `places` are those of HEADER and
@@ -139,7 +139,7 @@ def _only_bytes(data: DataSet, first: int, stop: int, pattern: re.Pattern[bytes]
 # ----------------------------------------------------------------------------- channels that ascend
 
 
-def clock_confirms(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock) -> bool | None:
+def clock_confirms(data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: Clock) -> bool | None:
     """Return whether a channel shows a place to be right, None where it is constant or nearly so.
 
     It shows the place to be wrong where it does not ascend, up to ties and a few resets, and where an event
@@ -150,7 +150,7 @@ def clock_confirms(data: DataSet, place: Place, row: np.dtype[np.void], clock: C
 
 
 def ascends(
-    data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock, sampled: int = FEW
+    data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: Clock, sampled: int = FEW
 ) -> bool | None:
     """Return whether a channel ascends, up to ties and a few resets; None where it hardly changes."""
     n_events = data.count(place, row.itemsize)
@@ -167,7 +167,7 @@ def _ascending(values: npt.NDArray[np.float64], least_changes: float) -> bool | 
     return None if changes < least_changes else bool(descents <= MOST_DESCENTS * changes)
 
 
-def bytes_to_clock(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock) -> int:
+def bytes_to_clock(data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: Clock) -> int:
     """Return by how many bytes a place must move, less than an event, for a channel to ascend; 0 for none.
 
     Half of the values must change, because other columns may ascend, for example the numbers of samples.
@@ -189,7 +189,7 @@ def bytes_to_clock(data: DataSet, place: Place, row: np.dtype[np.void], clock: C
     return 0
 
 
-def _continues(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock, n_events: int) -> bool:
+def _continues(data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: Clock, n_events: int) -> bool:
     """Return whether the bytes before the first event, or after the last, continue the channel."""
     edges = list(range(min(EDGE, n_events))), list(range(n_events - 1, max(n_events - EDGE, 0) - 1, -1))
     for edge, outside, sign in zip(edges, (-1, n_events), (1, -1), strict=True):
@@ -207,7 +207,7 @@ def _continues(data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock
 
 
 def _clock_values(
-    data: DataSet, place: Place, row: np.dtype[np.void], clock: Clock, numbers: Sequence[int]
+    data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: Clock, numbers: Sequence[int]
 ) -> npt.NDArray[np.float64]:
     """Return the values of a channel in some events, float64 [len(numbers)]."""
     assert row.fields is not None

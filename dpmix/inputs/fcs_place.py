@@ -19,9 +19,9 @@ import numpy as np
 from dpmix.errors import DataError
 from dpmix.inputs.fcs_evidence import (
     Clock,
+    DataPlace,
     DataSet,
     Owner,
-    Place,
     ascends,
     bytes_to_clock,
     clock_confirms,
@@ -42,7 +42,7 @@ class Stated(NamedTuple):
 
     Attributes
     ----------
-    places : list of Place
+    places : list of DataPlace
         HEADER first.
     agree : bool
         All numbers that state a first byte are the same, and nothing else stands in their place.
@@ -50,13 +50,13 @@ class Stated(NamedTuple):
         Of what is not a number.
     """
 
-    places: list[Place]
+    places: list[DataPlace]
     agree: bool
     warnings: list[str]
 
 
 @dataclass(frozen=True)
-class Found:
+class DataFound:
     """The events of a data set.
 
     Attributes
@@ -94,13 +94,13 @@ def stated_places(text: Text) -> Stated:
         warnings += [f"{owner} has {quoted(value)} as the place of the events; not used" for value in odd]
         firsts |= {first} if first or last else set()
         if not odd and last:
-            places.append(Place(owner, first, last))
+            places.append(DataPlace(owner, first, last))
     return Stated(places, len(firsts) == 1 and not warnings, warnings)
 
 
 def place_events(
     data: DataSet, row: np.dtype[np.void], clocks: Sequence[Clock], choice: Owner | None = None
-) -> Found:
+) -> DataFound:
     """Find the events of a data set whose rows have a type.
 
     Parameters
@@ -119,7 +119,7 @@ def place_events(
     """
     places, agree, warnings = stated_places(data.text)
     if data.n_events == 0:
-        return Found(0, 0, warnings=(*warnings, *_spare(data, places, row.itemsize)))
+        return DataFound(0, 0, warnings=(*warnings, *_spare(data, places, row.itemsize)))
     problems = {place: _problem(data, place, row.itemsize, places, agree) for place in places}
     standing = [place for place in places if not problems[place]]
     why, is_chosen = "", False
@@ -145,10 +145,12 @@ def place_events(
     if choice and place.first not in [one.first for one in places if one.owner == choice]:
         found = reason or f"{choice} has no place of the events"
         raise DataError(f"{data.path}: {found}; remove ::{choice.lower()} from the name of the file")
-    return Found(place.first, data.count(place, row.itemsize), place.owner, is_chosen, tuple(warnings))
+    return DataFound(place.first, data.count(place, row.itemsize), place.owner, is_chosen, tuple(warnings))
 
 
-def _problem(data: DataSet, place: Place, row_bytes: int, places: Sequence[Place], agree: bool) -> str:
+def _problem(
+    data: DataSet, place: DataPlace, row_bytes: int, places: Sequence[DataPlace], agree: bool
+) -> str:
     """Return why a place cannot be right, "" where it can.
 
     Two places that agree on their first byte and fit $TOT may overlap TEXT: then its end is wrong. A place
@@ -179,12 +181,12 @@ def _overlaps_text(text: Text, first: int, size: int, with_padding: bool) -> boo
 
 def _confirmed(
     data: DataSet,
-    candidates: Sequence[Place],
-    places: Sequence[Place],
+    candidates: Sequence[DataPlace],
+    places: Sequence[DataPlace],
     row: np.dtype[np.void],
     clocks: Sequence[Clock],
     choice: Owner | None,
-) -> tuple[Place, str, bool]:
+) -> tuple[DataPlace, str, bool]:
     """Return the one candidate that something in the file confirms, what does, and False.
 
     If nothing does, the user's choice is returned, with True.
@@ -215,7 +217,7 @@ def _confirmed(
     raise DataError(f"{data.path}: {_disagreement(places)}; {found}; {remedy}")
 
 
-def _reason(place: Place, problems: dict[Place, str], why: str) -> str:
+def _reason(place: DataPlace, problems: dict[DataPlace, str], why: str) -> str:
     """Return why a place is used: what is wrong with another one, or what confirms it; "" if neither."""
     for other, problem in problems.items():
         if other != place and problem:
@@ -223,7 +225,9 @@ def _reason(place: Place, problems: dict[Place, str], why: str) -> str:
     return why
 
 
-def _clock_warning(data: DataSet, place: Place, row: np.dtype[np.void], clocks: Sequence[Clock]) -> list[str]:
+def _clock_warning(
+    data: DataSet, place: DataPlace, row: np.dtype[np.void], clocks: Sequence[Clock]
+) -> list[str]:
     """Return a warning where no channel of time ascends at the place that HEADER and TEXT agree on.
 
     Raises
@@ -244,7 +248,7 @@ def _clock_warning(data: DataSet, place: Place, row: np.dtype[np.void], clocks: 
     return [REORDERED.format(clock.name)]
 
 
-def _only_place(data: DataSet, problems: dict[Place, str], agree: bool, row_bytes: int) -> Place:
+def _only_place(data: DataSet, problems: dict[DataPlace, str], agree: bool, row_bytes: int) -> DataPlace:
     """Return the place that HEADER and TEXT agree on, where its length does not fit $TOT.
 
     It may be too short only if the events of $TOT fill the file from there: then its last byte is false.
@@ -274,7 +278,7 @@ def _only_place(data: DataSet, problems: dict[Place, str], agree: bool, row_byte
     raise DataError(f"{where}: truncated or corrupt: {found}; {AGAIN}")
 
 
-def _spare(data: DataSet, places: Sequence[Place], row_bytes: int) -> list[str]:
+def _spare(data: DataSet, places: Sequence[DataPlace], row_bytes: int) -> list[str]:
     """Return a warning where a place has room for more events than $TOT, or bytes that no event needs."""
     sizes = [min(place.size, data.size - place.first) for place in places if place.first >= HEADER_BYTES]
     room, spare = divmod(max([0, *sizes]), row_bytes)
@@ -286,11 +290,11 @@ def _spare(data: DataSet, places: Sequence[Place], row_bytes: int) -> list[str]:
     return [f"DATA has {spare} bytes more than its {n_events} events need"] if spare > 1 else []
 
 
-def _shown(place: Place) -> str:
+def _shown(place: DataPlace) -> str:
     """Return a place in words."""
     return f"{place.owner} says bytes {place.first} to {place.last}"
 
 
-def _disagreement(places: Sequence[Place]) -> str:
+def _disagreement(places: Sequence[DataPlace]) -> str:
     """Return the places that HEADER and TEXT state in words."""
     return f"HEADER and TEXT disagree on the place of the events: {' and '.join(map(_shown, places))}"

@@ -129,7 +129,6 @@ def plan_files(
     base: Path,
     sources: Sequence[Source],
     chosen: Sequence[Sequence[int]],
-    gain: bool = True,
 ) -> tuple[list[FilePlan], list[str]]:
     """Plan how each file is read.
 
@@ -141,8 +140,6 @@ def plan_files(
     sources : sequence of Source
     chosen : sequence of sequence of int
         For each file the numbers of the channels of the run.
-    gain : bool
-        Divide by $PnG where the config says linearize. False for runs of versions that did not.
 
     Returns
     -------
@@ -167,7 +164,7 @@ def plan_files(
             note = "" if is_warning else note
         if not in_csv and (warning := not_applied(source)):
             source = replace(source, warnings=(*source.warnings, *warning))
-        plan = _plan(source, numbers, spillover, settings.linearize, gain)
+        plan = _plan(source, numbers, spillover, settings.linearize)
         notes += [f"{source.name}: {text}" for text in (note, *_amplifier_notes(plan)) if text]
         plans.append(plan)
     return [_with_warning(plans[0], plan) for plan in plans], notes
@@ -205,9 +202,7 @@ def _amplifier_notes(plan: FilePlan) -> list[str]:
     return notes
 
 
-def _plan(
-    source: Source, chosen: Sequence[int], spillover: Spillover | None, linearize: bool, gain: bool
-) -> FilePlan:
+def _plan(source: Source, chosen: Sequence[int], spillover: Spillover | None, linearize: bool) -> FilePlan:
     """Plan how one file is read, or raise `ConfigError` where compensation is not defined."""
     compensation = match_matrix(spillover, source) if spillover else Compensation()
     columns = tuple(sorted({*chosen, *compensation.channels}))
@@ -221,7 +216,7 @@ def _plan(
             ]
         )
     linearized = logarithmic if linearize else ()
-    divided = tuple(k for k in columns if linearize and gain and has_gain(source.details[k]))
+    divided = tuple(k for k in columns if linearize and has_gain(source.details[k]))
     return FilePlan(source, tuple(chosen), columns, linearized, divided, compensation)
 
 

@@ -36,6 +36,10 @@ MOST_WORDS = 200  # characters of a message of the schema
 SAME_FILE = ("$FIL", "$DATE", "$BTIM", "$ETIM", "$TOT", "GUID")  # keywords that tell files of one name apart
 
 
+class NoSample(DataError):
+    """A workspace has no sample of the name of a file."""
+
+
 class Gates(NamedTuple):
     """The gates of a sample.
 
@@ -102,8 +106,10 @@ def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) 
 
     Raises
     ------
+    NoSample
+        The workspace, `path`, has no such sample.
     DataError
-        The workspace, `path`, has no such sample, or several are equally near.
+        Several samples are equally near.
     """
     keywords = source.header.keywords if source.header else {}
     same: list[WorkspaceSample] = []
@@ -111,7 +117,7 @@ def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) 
         same = same or [sample for sample in samples if sample.name == name]
     if not same:
         known = ", ".join(sample.name for sample in samples) or "no samples"
-        raise DataError(f"{source.name}: {path} has no sample of this name; it has {known}")
+        raise NoSample(f"{source.name}: {path} has no sample of this name; it has {known}")
     folders = tuple(part.casefold() for part in reversed(source.path.absolute().parent.parts))
     shared = [_shared(sample.folders, folders) for sample in same]
     near = [sample for sample, n in zip(same, shared, strict=True) if n == max(shared)]

@@ -130,9 +130,7 @@ def prepare(
         chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors, state)
         require_separate(sources[0], chosen[0], state)
         sources = warn_of_other_markers(sources[0], chosen[0], sources, chosen)
-        plans, plan_notes = plan_files(
-            settings, base, sources, chosen, earlier is None or earlier.scaling.gain
-        )
+        plans, plan_notes = plan_files(settings, base, sources, chosen)
         notes += plan_notes
         scale = FittedScale(settings, plans, earlier and earlier.scaling)
         total = sum(source.n_events for source in sources)
@@ -166,9 +164,7 @@ def prepare_like(
     Channels are found by marker or detector. Amplification and compensation follow the config of the run
     (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are those of the
     run. All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms
-    is that of the run for files with the same values, whatever their names. For a run file up to format 2, it
-    depends on the names of the samples. They equal those of the run unless two files have the same name or a
-    table of samples gave other names.
+    is that of the run for files with the same values, whatever their names.
 
     Parameters
     ----------
@@ -205,7 +201,7 @@ def prepare_like(
     found = [same_channels(run, own, source) for source in sources]
     chosen = [numbers for numbers, _ in found]
     sources = warn_of_other_markers(run, own, sources, chosen)
-    plans, plan_notes = plan_files(settings, base, sources, chosen, scaling.gain)
+    plans, plan_notes = plan_files(settings, base, sources, chosen)
     notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
     notes += [note for _, differences in found for note in differences] + plan_notes
     subset = Subset(sum(source.n_events for source in sources))
@@ -258,7 +254,7 @@ def _prepare(
                 of_state.append("the state channels are not corrected over time (data.time)")
         quality, of_quality = (None, list[str]()) if looked_at is None else looked_at.read(gathered, storage)
         scaling, atoms = scale.before_transform(plans, gathered)
-        summary = transform_events(gathered, scaling, samples, progress)
+        summary = transform_events(gathered, scaling, progress)
         if gate.settings.time == "correct":
             sources, totals = correct_files(gathered, sources, scaling)
             summary = replace(summary, totals=totals)

@@ -16,9 +16,11 @@ from dpmix.drift.device import Device
 from dpmix.drift.judge import Judgement, judge
 from dpmix.drift.summaries import BLOCK, LIMIT, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
+from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.default_channels import some_rows
 from dpmix.inputs.event_times import READ_EVENTS, By, times_of
 from dpmix.inputs.file_plans import FilePlan, plan_files
+from dpmix.inputs.quality_channels import SIZES
 from dpmix.inputs.sources import Source
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Transform
@@ -47,10 +49,13 @@ class Recording:
     n_events : int
     channels : tuple of Judgement
         In units of each channel's spread; then the event rate, if there is time.
+    counted : tuple of bool
+        False for a further measurement of a scatter detector, such as SSC-W next to SSC-A, which no run uses.
+        The event rate counts.
     shares : tuple of float
         Of the events in unsteady stretches of each of these.
     unsteady : float
-        Share of the events in stretches where any channel or the rate is unsteady.
+        Share of the events in stretches where any channel that counts is unsteady.
     is_unsteady : bool [N]
         These events.
     shown_times, shown : float64 [M], [M, D]
@@ -61,6 +66,7 @@ class Recording:
     by: By
     n_events: int
     channels: tuple[Judgement, ...]
+    counted: tuple[bool, ...]
     shares: tuple[float, ...]
     unsteady: float
     is_unsteady: npt.NDArray[np.bool_]
@@ -76,19 +82,26 @@ class Recording:
     @property
     def sentence(self) -> str:
         """Return what was found, in one line without the name of the file."""
-        bad = [one for one in self.channels if one.verdict in ("drift", "steps")]
-        bad.sort(key=lambda one: -one.low / one.limit)
+        bad = sorted(
+            (one.low / one.limit, f"{one.name} ({one.verdict}, {one.range:.2f})", counts)
+            for one, counts in zip(self.channels, self.counted, strict=True)
+            if one.verdict in ("drift", "steps")
+        )[::-1]
+        drifting = [text for _, text, counts in bad if counts]
+        others = [text for _, text, counts in bad if not counts]
         start = f"{self.n_events:,} events by {self.by}, "
-        if not bad:
-            unsure = sum(one.verdict == "unsure" for one in self.channels)
-            return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady")
-        shown = first_few([f"{one.name} ({one.verdict}, {one.range:.2f})" for one in bad])
-        return f"{start}{self.unsteady:.1%} in unsteady stretches: {shown}"
+        end = f"; not counted: {first_few(others)}" if others else ""
+        if drifting:
+            return f"{start}{self.unsteady:.1%} in unsteady stretches: {first_few(drifting)}{end}"
+        both = zip(self.channels, self.counted, strict=True)
+        unsure = sum(one.verdict == "unsure" for one, counts in both if counts)
+        return start + (f"no drift found, {unsure} channels unsure" if unsure else "steady") + end
 
     @property
     def worst(self) -> Judgement:
-        """Return the channel whose range of drift is most certainly above its limit."""
-        return max(self.channels, key=lambda one: one.low / one.limit)
+        """Return the channel that counts whose range of drift is most certainly above its limit."""
+        used = [one for one, counts in zip(self.channels, self.counted, strict=True) if counts]
+        return max(used or self.channels, key=lambda one: one.low / one.limit)
 
 
 def study(
@@ -124,7 +137,7 @@ def study(
     times = times_of(source, by)
     if source.n_events < 10 * BLOCK:
         raise DataError(f"{source.name}: {source.n_events} events; need at least {10 * BLOCK}")
-    plan, names, transforms = _channels(source)
+    plan, names, transforms, taken = _channels(source)
     shown_rows = some_rows([source])[0]
     shown = np.concatenate([_read(plan, transforms, *rows) for rows in shown_rows])
     shown_times = np.concatenate([times[start:stop] for start, stop in shown_rows])
@@ -143,12 +156,14 @@ def study(
     with one_thread(), ThreadPoolExecutor(threads or usable_cores()) as pool:
         channels = list(pool.map(lambda task: task(), tasks))
     rate = channels[-1] if by == "time" else None
-    is_unsteady, shares = _unsteady_events(channels[: len(usable)], blocks, rate, times)
+    counted = tuple(taken[k] for k in usable)
+    is_unsteady, shares = _unsteady_events(channels[: len(usable)], counted, blocks, rate, times)
     return Recording(
         source.name,
         by,
         source.n_events,
         tuple(channels),
+        (*counted, *([True] if by == "time" else [])),
         shares,
         float(is_unsteady.mean()),
         is_unsteady,
@@ -158,12 +173,17 @@ def study(
 
 
 def _unsteady_events(
-    channels: Sequence[Judgement], blocks: Blocks, rate: Judgement | None, times: Array
+    channels: Sequence[Judgement],
+    counted: Sequence[bool],
+    blocks: Blocks,
+    rate: Judgement | None,
+    times: Array,
 ) -> tuple[npt.NDArray[np.bool_], tuple[float, ...]]:
-    """Return which events are unsteady [N], and their shares by channel, with that of the rate last."""
+    """Return which events are unsteady [N], and the shares by channel, with that of the rate last."""
     sizes = np.diff(blocks.starts)
     shares = [float(sizes @ one.unsteady / len(times)) for one in channels]
-    found = np.repeat(np.logical_or.reduce([one.unsteady for one in channels]), sizes)
+    used = [one.unsteady for one, counts in zip(channels, counted, strict=True) if counts]
+    found = np.repeat(np.logical_or.reduce([np.zeros(len(sizes), bool), *used]), sizes)
     if rate is not None:
         many = 0
         for start in range(0, len(times), READ_EVENTS):
@@ -205,15 +225,30 @@ def rate_of(values: Array) -> Array:
     return np.asarray((0.5 * np.maximum(values + 1.0, 0.0)) ** 2)
 
 
-def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform]]:
-    """Return how to read the channels, uncompensated: the markers of the default config, and scatter."""
+def _channels(source: Source) -> tuple[FilePlan, list[str], list[Transform], list[bool]]:
+    """Return how to read the channels, uncompensated: the markers of the default config, and scatter.
+
+    The last list is True for the channels of the default config, and for one measurement of each scatter
+    detector: its area, or else its height. Scatter shows bubbles and clogs that no marker shows.
+    """
     settings = suggest([source], "none").channels
     numeric = [channel.numeric for channel in source.details]
     usual = [k for k, one in enumerate(settings) if numeric[k] and (one.taken or one.why == "scatter")]
     plans, _ = plan_files(DataConfig(files=["-"], compensation="none"), Path(), [source], [usual])
     transforms = [settings[k].transform or Transform() for k in usual]
     names = [settings[k].marker or settings[k].detector for k in usual]
-    return plans[0], names, transforms
+    return plans[0], names, transforms, [settings[k].taken or k in _sizes(source, usual) for k in usual]
+
+
+def _sizes(source: Source, numbers: Sequence[int]) -> set[int]:
+    """Return the best measurement of each scatter detector among some channels."""
+    best: dict[str, tuple[int, int]] = {}
+    for k in numbers:
+        if why_not_measured(source.details[k]) == "scatter":
+            own = measurement(source.channels[k], source.channels, source.kind is not None)
+            if own.quantity in SIZES:
+                best[own.stem] = min(best.get(own.stem, (len(SIZES), k)), (SIZES.index(own.quantity), k))
+    return {k for _, k in best.values()}
 
 
 def _read(plan: FilePlan, transforms: list[Transform], start: int, stop: int) -> Array:

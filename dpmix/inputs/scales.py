@@ -136,8 +136,7 @@ class FittedScale:
         apply = [transform.apply for transform in transforms]
         found = atoms.find(values, self._settings.atoms, apply)
         zeros, ones = np.zeros(len(names)), np.ones(len(names))
-        scaling = Scaling(names, transforms, zeros, ones, found, resolution=resolution)
-        return (scaling if earlier is None else replace(scaling, seed=earlier.seed, gain=earlier.gain)), found
+        return Scaling(names, transforms, zeros, ones, found, resolution), found
 
     def after_transform(
         self, scaling: Scaling, values: Floats, summary: TransformSummary, progress: ProgressLog

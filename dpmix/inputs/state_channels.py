@@ -170,7 +170,7 @@ def plan_state(
     if not chosen:
         return None
     scaling = None if recorded is None else recorded.scaling
-    plain, plans = _plans(settings, base, sources, chosen, scaling is None or scaling.gain)
+    plain, plans = _plans(settings, base, sources, chosen)
     return StatePlan(plans, FittedScale(plain, plans, scaling))
 
 
@@ -182,16 +182,16 @@ def plan_like(
         return None
     run = run_panel(state.detectors, state.channels)
     chosen = [same_channels(run, range(len(state.detectors)), source)[0] for source in sources]
-    _, plans = _plans(settings, base, sources, chosen, state.scaling.gain)
+    _, plans = _plans(settings, base, sources, chosen)
     return StatePlan(plans, RecordedScale(state.scaling))
 
 
 def _plans(
-    settings: DataConfig, base: Path, sources: Sequence[Source], chosen: Sequence[Sequence[int]], gain: bool
+    settings: DataConfig, base: Path, sources: Sequence[Source], chosen: Sequence[Sequence[int]]
 ) -> tuple[DataConfig, list[FilePlan]]:
     """Return the settings without what only the channels of the model have, and a plan for each file."""
     plain = settings.model_copy(update={"atoms": "report", "standardize": False, "resolution": 0.0})
-    return plain, plan_files(plain, base, sources, chosen, gain)[0]
+    return plain, plan_files(plain, base, sources, chosen)[0]
 
 
 def _picked(rows: Ints | None, start: int, stop: int) -> tuple[int, Ints | None]:

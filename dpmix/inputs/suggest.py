@@ -193,7 +193,9 @@ def _require_use(sources: Sequence[Source], taken: Sequence[int], reasons: Seque
     if not taken:
         absent = any(why.startswith("not in ") for why in reasons)
         need = "give only files of one panel" if absent else "write the config by hand"
-        raise DataError(f"{name}: no channel can be used: {describe_reasons(sources[0], reasons)}; {need}")
+        raise DataError(
+            f"{name}: no channel can be used: {describe_reasons(sources[0].channels, reasons)}; {need}"
+        )
     if len(taken) > MAX_CHANNELS:
         raise DataError(
             f"{name}: found {len(taken)} channels, need {MAX_CHANNELS} at most; write the config by hand, "

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.inputs.atoms import content_keys
 from dpmix.inputs.blocks import held_blocks
 from dpmix.inputs.gather import Gathered
 from dpmix.inputs.transforms import Scaling, Transform
@@ -44,13 +45,9 @@ class TransformSummary:
     totals: Array
 
 
-def transform_events(
-    gathered: Gathered, scaling: Scaling, samples: Sequence[str], progress: ProgressLog
-) -> TransformSummary:
-    """Transform events and spread their atoms, in place; `samples` are the names of the S samples."""
-    keys = [
-        scaling.noise_keys(name, digests) for name, digests in zip(samples, gathered.digests, strict=True)
-    ]
+def transform_events(gathered: Gathered, scaling: Scaling, progress: ProgressLog) -> TransformSummary:
+    """Transform events and spread their atoms, in place."""
+    keys = list(map(content_keys, gathered.digests))
     values, dim = gathered.values, len(scaling.channels)
     above_top, totals = np.zeros(dim, np.int64), np.zeros(dim)
     lowest, highest = np.full(dim, np.inf), np.full(dim, -np.inf)

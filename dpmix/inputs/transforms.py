@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flowutils.transforms import logicle, logicle_inverse
 
 from dpmix.errors import DataError
-from dpmix.inputs.atoms import Atom, content_keys, key_of_names, spread
+from dpmix.inputs.atoms import Atom, spread
 from dpmix.model.mixture import Array, Floats, Ints
 
 Method = Literal["logicle", "arcsinh", "log", "linear"]
@@ -132,12 +132,6 @@ class Scaling:
         Of the transformed events; 0 and 1 if the run does not standardise.
     atoms : tuple of tuples of Atom
         For each channel.
-    seed : int or None
-        Of the noise that spreads atoms, in run files up to format 2; None where the noise depends on the
-        content of the files.
-    gain : bool
-        Raw values were divided by the gain of their amplifiers ($PnG); False in run files of versions that
-        did not.
     resolution : tuple of float
         D standard deviations of one measurement, on the transformed scale; empty in run files of versions
         that knew no resolution, which stands for 0 in all channels.
@@ -148,28 +142,12 @@ class Scaling:
     means: Array
     sds: Array
     atoms: tuple[tuple[Atom, ...], ...] = ()
-    seed: int | None = None
-    gain: bool = True
     resolution: tuple[float, ...] = ()
 
     @property
     def standardised_resolution(self) -> Array | None:
         """The resolution on the standardised scale, float64 [D]; None if it is 0 in all channels."""
         return np.array(self.resolution) / self.sds if any(self.resolution) else None
-
-    def noise_keys(self, sample: str, digests: Sequence[bytes]) -> tuple[int, ...]:
-        """Return the keys of the noise of the D channels in a sample.
-
-        Parameters
-        ----------
-        sample : str
-            Name of the sample; used for run files up to format 2 only.
-        digests : sequence of bytes
-            Of the values of each channel in the file of the sample.
-        """
-        if self.seed is None:
-            return content_keys(digests)
-        return tuple(key_of_names(self.seed, sample, channel) for channel in self.channels)
 
     def spread_atoms(self, transformed: Floats, keys: Sequence[int], rows: Ints) -> None:
         """Add noise to the events at the atoms as recorded, in place.
@@ -214,8 +192,7 @@ class Scaling:
             "means": self.means.tolist(),
             "sds": self.sds.tolist(),
             "atoms": [[asdict(atom) for atom in atoms] for atoms in self.atoms],
-            **({} if self.seed is None else {"seed": self.seed}),
-            **({"gain": True} if self.gain else {}),
+            "gain": True,  # 1.0.0 would otherwise not divide by $PnG
             **({"resolution": list(self.resolution)} if self.resolution else {}),
         }
 
@@ -244,8 +221,6 @@ class Scaling:
             means=np.array(attributes["means"], np.float64),
             sds=np.array(attributes["sds"], np.float64),
             atoms=tuple(tuple(Atom(**atom) for atom in atoms) for atoms in attributes["atoms"]),
-            seed=attributes.get("seed"),
-            gain=bool(attributes.get("gain", False)),
             resolution=tuple(map(float, attributes.get("resolution", ()))),
         )
         dim = len(scaling.channels)
@@ -262,8 +237,6 @@ class Scaling:
             raise ValueError("means or standard deviations are not valid")
         if not all(0.0 <= value < np.inf for value in scaling.resolution):
             raise ValueError("a resolution is not a number of at least 0")
-        if not all(isinstance(name, str) for name in scaling.channels) or (
-            scaling.seed is not None and (type(scaling.seed) is not int or not 0 <= scaling.seed < 2**64)
-        ):
-            raise ValueError("a name is not text, or the seed is not an integer from 0 to 2^64 - 1")
+        if not all(isinstance(name, str) for name in scaling.channels) or attributes["gain"] is not True:
+            raise ValueError("a name is not text, or values were not divided by their gain")
         return scaling

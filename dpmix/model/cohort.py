@@ -47,7 +47,7 @@ LEAST_SHAPE = 1e-100  # keeps the logs of weights, which are of the order of 1 /
 BLOCK = 1 << 15  # events whose tables are drawn at a time: their uniform numbers stay in the cache
 
 
-class Tables(NamedTuple):
+class TableCounts(NamedTuple):
     """Table counts.
 
     Attributes
@@ -105,7 +105,7 @@ def draw(
     centres: Array,
     parameters: Parameters,
     log_base: Array,
-    tables: Tables,
+    tables: TableCounts,
     prior: Prior,
     stream: Stream,
 ) -> Cohort:
@@ -121,7 +121,7 @@ def draw(
         Components after this sweep, numbered as in `stats`.
     log_base : float64 [K]
         log beta after this sweep.
-    tables : Tables
+    tables : TableCounts
     prior, stream : Prior, Stream
     """
     kappa = draw_kappa(cohort.kappa, tables, prior, stream.step(Step.CONCENTRATION))
@@ -135,7 +135,7 @@ def draw(
     return replace(cohort, kappa=kappa, log_weights=weights, shifts=shifts, taus=taus)
 
 
-def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator | FastGenerator) -> Tables:
+def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator | FastGenerator) -> TableCounts:
     """Draw the table counts: event i of n_sj opens a table with probability shape / (shape + i - 1).
 
     Counts that are not whole (coarsened or weighted events) are first rounded, up with the probability of
@@ -161,10 +161,10 @@ def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator | FastGen
         first = at - int(ends[cell] - held[cell])
         uniforms = rng.random(min(BLOCK, int(ends[-1]) - at))
         _cpu.open_tables(held[cell:], components[cell:], first, shapes, uniforms, by_component)
-    return Tables(by_component, sizes)
+    return TableCounts(by_component, sizes)
 
 
-def draw_kappa(kappa: float, tables: Tables, prior: Prior, rng: np.random.Generator) -> float:
+def draw_kappa(kappa: float, tables: TableCounts, prior: Prior, rng: np.random.Generator) -> float:
     """Draw kappa given the tables, by an auxiliary Beta(kappa, n_s) variable for each sample with events."""
     sizes = tables.sizes[tables.sizes > 0]
     first = log_gamma_variates(np.full(len(sizes), kappa), rng)

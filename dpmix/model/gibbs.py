@@ -5,8 +5,8 @@ sampled" (docs/explanation/model.md). The split-merge moves, step 3, come after 
 parameters and sticks and before new ones are drawn: the moves have both integrated out.
 
 All functions are pure. Native code draws the parameters of all components at once, because a GPU waits for
-this part of a sweep (`dpmix.model.reference` has the same operations in NumPy). It draws them after the label
-swaps, straight into their new places: given the labels, they do not depend on sticks and alpha.
+this part of a sweep (tests/model/native_reference.py has the same operations in NumPy). It draws them after
+the label swaps, straight into their new places: given the labels, they do not depend on sticks and alpha.
 
 N events, D channels, K components.
 """
@@ -126,7 +126,7 @@ def sweep(
     return following, Info(order, *moves, *swaps)
 
 
-def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.Tables | None:
+def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.TableCounts | None:
     """Draw the table counts of the hierarchical model, which are the counts for sticks and label swaps."""
     if state.cohort is None or stats.by_sample is None:
         return None
@@ -138,7 +138,7 @@ def _with_cohort(
     following: State,
     state: State,
     stats: Stats,
-    tables: cohort.Tables,
+    tables: cohort.TableCounts,
     order: Ints | None,
     prior: Prior,
     stream: Stream,

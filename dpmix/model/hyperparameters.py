@@ -5,7 +5,7 @@ is exact. It depends on the components only through the sums in `Components`: th
 their expectations in Bayesian EM.
 
 Native code computes what a draw needs of a matrix, in less time than LAPACK and with the same bits on every
-processor; `dpmix.model.reference` has the same operations in NumPy.
+processor; tests/model/native_reference.py has the same operations in NumPy.
 
 D channels, J components. All functions are pure.
 """

@@ -1,8 +1,8 @@
 """Label swaps: Metropolis moves that exchange the places of two components in the stick order.
 
 The prior expects large weights first, so the order of the components matters, and moving one event at a time
-does not change it. Native code makes the moves; `dpmix.model.reference` has the same operations in Python.
-All functions are pure. K components.
+does not change it. Native code makes the moves; tests/model/native_reference.py has the same operations in
+Python. All functions are pure. K components.
 """
 
 from __future__ import annotations

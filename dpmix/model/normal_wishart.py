@@ -1,6 +1,6 @@
 """The normal inverse Wishart distribution of the components: conditionals, marginal likelihoods and draws.
 
-Conditionals and draws are computed by native code; `dpmix.model.reference` has the same operations in NumPy.
+Native code computes conditionals and draws; tests/model/native_reference.py has the same operations in NumPy.
 
 K components, D channels. All functions are pure.
 """

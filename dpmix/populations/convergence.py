@@ -19,11 +19,16 @@ from dpmix.populations.modes import MakeEngine
 from dpmix.populations.partitions import contingency
 from dpmix.populations.pooling import mixture_of_draw, spread
 from dpmix.populations.predictive import classify
-from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
+from dpmix.runs.effective_size import Mixing
+from dpmix.runs.verdict import mixing_of
 from dpmix.system.threads import one_thread
 
 MONITORED = 400
-ROUNDING = 1e-12  # of weights, for example of all that sum to 1
+
+
+def population_mixing(found: Populations, make_engine: MakeEngine) -> Mixing:
+    """Return the mixing of the weights of the populations, from the run file if it has that."""
+    return found.mixing or mixing_of(chain_weights(found, make_engine))
 
 
 def chain_weights(found: Populations, make_engine: MakeEngine) -> Array:
@@ -45,27 +50,6 @@ def chain_weights(found: Populations, make_engine: MakeEngine) -> Array:
             components = _populations_of(found, engine, draws)
     weights = weights_of(run, draws, components, found.n_populations)
     return weights.reshape(len(np.unique(draws[:, 0])), -1, found.n_populations)
-
-
-def mixing(weights: Array) -> tuple[Array, Array]:
-    """Return rank-normalised split R-hat and bulk effective sample size of weights.
-
-    Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16:667, as ArviZ computes them.
-
-    Parameters
-    ----------
-    weights : float64 [C, S, P]
-
-    Returns
-    -------
-    r_hat, ess : float64 [P]
-        NaN with fewer than 8 draws of each chain, and for a weight that is the same in every draw.
-    """
-    if weights.shape[1] < MIN_DRAWS:
-        return np.full(weights.shape[2], np.nan), np.full(weights.shape[2], np.nan)
-    constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
-    r_hat, ess = r_hat_and_ess(weights)
-    return np.where(constant, np.nan, r_hat), np.where(constant, np.nan, ess)
 
 
 def _populations_of(found: Populations, engine: Engine, draws: Ints) -> Ints:

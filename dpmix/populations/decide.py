@@ -5,6 +5,7 @@ J components of the mean density, L modes of its tree, P populations.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -26,7 +27,7 @@ from dpmix.populations.decisions import (
     Split,
     TreeMark,
 )
-from dpmix.populations.forest import Forest, by_weight
+from dpmix.populations.forest import Forest
 from dpmix.populations.support import populations_of_modes
 from dpmix.populations.tree import Tree
 
@@ -41,7 +42,8 @@ class Decided:
     Attributes
     ----------
     modes : int64 [L]
-        Population of each mode, 0..P-1, the heaviest first.
+        Population of each mode, 0..P-1. A cut numbers populations by size. Of merged populations, the first
+        keeps its place, and those behind the others move up; the smaller side of a split comes last.
     rule : CutRule
         Where the tree was cut before merges and splits.
     why : str
@@ -49,8 +51,8 @@ class Decided:
     names : tuple of str
         P names, "" for none.
     colours : tuple of int
-        P numbers of colours (`dpmix.report.palette`). A population without a decided colour has its own
-        number, or the next free one if that is taken.
+        P numbers of colours (`dpmix.report.palette`). A population without a decided colour has the number
+        that the cut gave it, or that of its first part, or the next free one if that is taken.
     """
 
     modes: Ints
@@ -67,15 +69,19 @@ class Decided:
 
 @dataclass(frozen=True)
 class _State:
-    """Populations while actions are applied, each a set of modes."""
+    """Populations while actions are applied, each a set of modes, in the order of their numbers.
 
-    unions: frozenset[Union]
+    `own_colours` has the number of the colour of each that has no decided one.
+    """
+
+    unions: tuple[Union, ...]
     rule: CutRule
     why: str
     n_merges: int = 0
     n_splits: int = 0
     names: dict[Union, str] = field(default_factory=dict)
     colours: dict[Union, int] = field(default_factory=dict)
+    own_colours: dict[Union, int] = field(default_factory=dict)
 
 
 def start(forest: Forest, n_draws: int) -> Decisions:
@@ -123,34 +129,32 @@ def decided(forest: Forest, decisions: Decisions) -> Decided:
 
 
 def _numbered(forest: Forest, state: _State) -> Decided:
-    """Return the populations by weight, the heaviest first."""
-    tree = forest.tree
-    modes = np.empty(len(tree.heights), np.int64)
-    for number, union in enumerate(sorted(state.unions, key=min)):
+    """Return the populations with their numbers, names and colours."""
+    modes = np.empty(len(forest.tree.heights), np.int64)
+    for number, union in enumerate(state.unions):
         modes[list(union)] = number
-    modes = populations_of_modes(tree, by_weight(modes[tree.modes], forest.density[0]))
-    ordered = [frozenset(np.flatnonzero(modes == p).tolist()) for p in range(len(state.unions))]
     counts = ((state.n_merges, "merge"), (state.n_splits, "split"))
     by_hand = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n]
     return Decided(
         modes=modes,
         rule=state.rule,
         why=f"{state.why}; then {' and '.join(by_hand)} by hand" if by_hand else state.why,
-        names=tuple(state.names.get(union, "") for union in ordered),
-        colours=_colours([state.colours.get(union) for union in ordered]),
+        names=tuple(state.names.get(union, "") for union in state.unions),
+        colours=_colours(
+            [state.colours.get(union) for union in state.unions],
+            [state.own_colours[union] for union in state.unions],
+        ),
     )
 
 
-def _colours(chosen: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the colour of each population: the chosen one, its own number, or the next free one."""
+def _colours(chosen: Sequence[int | None], own: Sequence[int]) -> tuple[int, ...]:
+    """Return the colour of each population: the chosen one, its own one, or the next free one."""
     taken = {colour for colour in chosen if colour is not None}
-    spare = iter(range(len(chosen), 2 * len(chosen) + len(taken) + 1))
-    colours = []
-    for p, colour in enumerate(chosen):
-        if colour is None:
-            colour = next(n for n in spare if n not in taken) if p in taken else p
-        colours.append(colour)
-    return tuple(colours)
+    spare = (n for n in itertools.count(len(chosen)) if n not in taken and n not in own)
+    return tuple(
+        colour if colour is not None else next(spare) if mine in taken else mine
+        for colour, mine in zip(chosen, own, strict=True)
+    )
 
 
 # --------------------------------------------------------------------------- actions
@@ -167,7 +171,7 @@ def _replayed(forest: Forest, decisions: Decisions) -> _State:
                 cut = _after_cut(forest, CutRule(action.level, action.populations))
                 state = replace(cut, names=state.names, colours=state.colours)
             else:
-                state = _applied(forest.tree, state, action)
+                state = _applied(forest, state, action)
         except ValueError as error:
             raise ValueError(f"action {number} ({action.do}): {error}") from None
     return state
@@ -177,35 +181,46 @@ def _after_cut(forest: Forest, rule: CutRule) -> _State:
     """Return the populations of a cut."""
     own, _ = forest.cut(rule)
     modes = populations_of_modes(forest.tree, own)
-    unions = frozenset(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
-    return _State(unions, rule, forest.why(rule))
+    unions = tuple(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
+    own_colours = {union: number for number, union in enumerate(unions)}
+    return _State(unions, rule, forest.why(rule), own_colours=own_colours)
 
 
-def _applied(tree: Tree, state: _State, action: Merge | Split | Name | Colour) -> _State:
+def _applied(forest: Forest, state: _State, action: Merge | Split | Name | Colour) -> _State:
     """Return the populations after one action that is not a cut."""
     if isinstance(action, Merge):
         parts = [_known(state, modes) for modes in action.populations]
         if len(set(parts)) < len(parts):
             raise ValueError("a population cannot be merged with itself")
-        union = frozenset[int]().union(*parts)
+        union, first = frozenset[int]().union(*parts), min(parts, key=state.unions.index)
         return replace(
             state,
-            unions=state.unions - set(parts) | {union},
+            unions=tuple(
+                union if one == first else one for one in state.unions if one == first or one not in parts
+            ),
             n_merges=state.n_merges + 1,
             names=_with(state.names, union, _joined(state, parts)),
             colours=_with(
                 state.colours, union, _only([state.colours[p] for p in parts if p in state.colours])
             ),
+            own_colours=state.own_colours | {union: state.own_colours[first]},
         )
     union = _known(state, action.population)
     if isinstance(action, Split):
-        sides = split(tree, union)
-        return replace(state, unions=state.unions - {union} | {*sides}, n_splits=state.n_splits + 1)
+        small, large = sorted(split(forest.tree, union), key=lambda side: forest.sizes[list(side)].sum())
+        used = {*state.own_colours.values(), *state.colours.values()}
+        free = next(n for n in itertools.count() if n not in used)
+        return replace(
+            state,
+            unions=(*(large if one == union else one for one in state.unions), small),
+            n_splits=state.n_splits + 1,
+            own_colours={small: free} | state.own_colours | {large: state.own_colours[union]},
+        )
     if isinstance(action, Name):
         name = " ".join(action.name.split())
         if not name.isprintable():
             raise ValueError("a name needs printable characters only")
-        if name and any(state.names.get(other) == name for other in state.unions - {union}):
+        if name and any(state.names.get(other) == name for other in state.unions if other != union):
             raise ValueError(f"{name} is the name of another population; give another name, or merge them")
         return replace(state, names=_with(state.names, union, name or None))
     return replace(state, colours=_with(state.colours, union, action.colour))
@@ -250,7 +265,7 @@ def _joined(state: _State, parts: Sequence[Union]) -> str | None:
     joined = " + ".join(dict.fromkeys(own))
     if len(joined) > LONGEST_NAME:
         joined = f"{joined[: LONGEST_NAME - 1]}…"
-    others = {state.names.get(other) for other in state.unions - {*parts}}
+    others = {state.names.get(other) for other in state.unions if other not in parts}
     return None if not joined or joined in others else joined
 
 

@@ -33,13 +33,14 @@ from dpmix.populations.modes import MakeEngine, nearest_in
 from dpmix.populations.pooling import POINTS, spread
 from dpmix.populations.support import populations_of_modes, support
 from dpmix.populations.tree import Tree
+from dpmix.runs.effective_size import Mixing
+from dpmix.runs.layout import KEPT_POINTS, USED_DRAWS
 from dpmix.runs.reader import Run
 from dpmix.system.threads import one_thread
 
-DRAWS = 100
+DRAWS = USED_DRAWS
 """Default number of draws to use; more hardly change a probability."""
 
-KEPT_POINTS = 5_000  # of these, for `dpmix.populations.convergence`
 IMPLAUSIBLE = 0.001  # share of the model's own events that would be flagged as implausible
 
 
@@ -64,8 +65,8 @@ class Populations:
     why : str
         Reason for the cut height, for a reader.
     components : int64 [T, K]
-        Population of every component of every draw: 0..P-1, by weight, the heaviest first. It is that of most
-        of its points.
+        Population of every component of every draw: 0..P-1, by size, the largest first (after decisions, in
+        their order). It is that of most of its points.
     mixture : callable
         Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
@@ -89,6 +90,8 @@ class Populations:
         P names given by hand, "" for none; empty without decisions.
     colours : tuple of int
         P numbers of colours (`dpmix.report.palette`); empty without decisions.
+    mixing : Mixing, optional
+        Of the weights, where the run file has it (`dpmix.populations.kept`).
     """
 
     run: Run
@@ -111,6 +114,7 @@ class Populations:
     of_points: Ints
     names: tuple[str, ...] = ()
     colours: tuple[int, ...] = ()
+    mixing: Mixing | None = None
 
     @property
     def weights(self) -> Array:
@@ -213,7 +217,7 @@ def populations_of(
     rule : CutRule
         Cuts the trees of single draws.
     own, shares : int64 [J], float64 [M, P]
-        Population of each component of the mean density, by weight, and memberships of the points.
+        Population of each component of the mean density, and memberships of the points.
     why : str
         Reason for the cut height, for a reader.
     decided : Decided, optional

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations import partitions
 from dpmix.populations.cut import CutRule
 from dpmix.populations.modes import MakeEngine
-from dpmix.populations.pooling import FIRST_GROUPS, draw_points, mean_density, mixture_of_draw, pooled_draws
+from dpmix.populations.pooling import FIRST_GROUPS, draw_points, held_mixtures, mean_density, pooled_draws
 from dpmix.populations.predictive import classify_draws
 from dpmix.populations.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree import Peaks, Tree, find_peaks
@@ -33,7 +33,6 @@ Subset = tuple[Floats, Array | None]
 
 AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
 WORKERS = 2  # threads that build trees; more were slower, since half of the work holds the interpreter's lock
-HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,8 @@ class Forest:
         Weights, means and covariances of the mean density.
     tree : Tree
         Tree of the mean density.
+    sizes : float64 [L]
+        Events that the run file keeps (at most 20,000), by mode of this tree.
     trees : list of Tree
         Tree of each draw.
     points : float32 [M, D]
@@ -75,6 +76,7 @@ class Forest:
     pooled: Ints
     density: tuple[Array, Array, Array]
     tree: Tree
+    sizes: Array
     trees: list[Tree]
     points: Floats
     shares: Array
@@ -88,12 +90,12 @@ class Forest:
         Returns
         -------
         own : int64 [J]
-            Population of each component of the mean density, the heaviest first.
+            Population of each component of the mean density, the largest first.
         shares : float64 [M, P]
             Memberships of the points.
         """
         if rule not in self._cuts:
-            own, shares = self.shared_by(rule.cut(self.tree))
+            own, shares = self.shared_by(self.by_size(rule.cut(self.tree)))
             if rule.n_populations is None and len(self.draws) > 1:
                 own, shares = merge_unsupported(
                     self.tree,
@@ -105,6 +107,7 @@ class Forest:
                     self.density[0],
                     self.run.attributes["n_events"],
                 )
+                own, shares = self.shared_by(self.by_size(own))
             self._cuts[rule] = own, shares
         return self._cuts[rule]
 
@@ -123,15 +126,20 @@ class Forest:
         return rule.why(self.tree, n_found, n_cut - n_found)
 
     def shared_by(self, populations: Ints) -> tuple[Ints, Array]:
-        """Return populations of the components, numbered by weight, and the memberships of the points.
+        """Return populations of the components, int64 [J] from 0, and the memberships of the points in them.
 
-        Parameters
-        ----------
-        populations : int64 [J]
-            Any numbers from 0; components of a mode have the same.
+        Components of a mode have the same population.
         """
-        own = by_weight(populations, self.density[0])
-        return own, self.shares @ np.eye(int(own.max()) + 1)[populations_of_modes(self.tree, own)]
+        modes = populations_of_modes(self.tree, populations)
+        return populations, self.shares @ np.eye(int(populations.max()) + 1)[modes]
+
+    def by_size(self, populations: Ints) -> Ints:
+        """Renumber populations of the components, int64 [J], by their events, the largest first."""
+        modes = populations_of_modes(self.tree, populations)
+        order = np.argsort(-np.bincount(modes, self.sizes), kind="stable")
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order))
+        return numbers[populations]
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
@@ -143,7 +151,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
 
     Several draws have a mean density; the one is used whose populations, cut by `rule`, agree best.
     """
-    mixture = lru_cache(HELD_BYTES // run.covariances[0, 0].nbytes)(partial(mixture_of_draw, run))
+    mixture = held_mixtures(run)
     mixtures = [partial(mixture, *draw) for draw in draws]
     groups = pooled_draws(run, draws)
     subset = subset_of(run, draws[groups[0]])
@@ -170,6 +178,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         pooled=chosen.pooled,
         density=chosen.density,
         tree=chosen.tree,
+        sizes=chosen.sizes,
         trees=trees,
         points=points,
         shares=shares,
@@ -194,25 +203,22 @@ def subset_of(run: Run, draws: Ints) -> Subset:
     return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
 
 
-def by_weight(populations: Ints, weights: Array) -> Ints:
-    """Renumber populations by weight, the heaviest first."""
-    order = np.argsort(-np.bincount(populations, weights), kind="stable")
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.arange(len(order))
-    return numbers[populations]
-
-
 # --------------------------------------------------------------------------- the mean density
 
 
 @dataclass(frozen=True)
 class MeanTree:
-    """The tree of the mean density of some draws, and the mode of each event that the run file keeps."""
+    """The tree of the mean density of some draws, and the events that the run file keeps in its modes.
+
+    `of_events`, int64 [events], has the mode of each; `sizes`, float64 [L], the sum of their memberships in
+    each mode.
+    """
 
     pooled: Ints
     density: tuple[Array, Array, Array]
     tree: Tree
     of_events: Ints
+    sizes: Array
 
 
 def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: CutRule) -> MeanTree:
@@ -259,7 +265,8 @@ def mean_tree(
     with closing(make_engine(events)) as engine:
         shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
     own = shares.argmax(axis=1)
-    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own)
+    sizes = shares.sum(axis=0) if weights is None else weights @ shares
+    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own, sizes)
 
 
 # --------------------------------------------------------------------------- classifying points

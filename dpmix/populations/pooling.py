@@ -5,18 +5,22 @@ T draws, some of which are pooled; J pooled components, K components, M points, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
+
 import numpy as np
 
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.tree import LEAST_EVENTS
+from dpmix.runs.layout import POOLED_DRAWS  # in a mean density; see docs/explanation/populations.md
 from dpmix.runs.reader import Run
 
-POOLED_DRAWS = 5  # draws in a mean density; see docs/explanation/populations.md
 FIRST_GROUPS = 4  # that are spread over all draws; the others are needed where these disagree
 POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
+HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed
 
 
 def spread(run: Run, n_draws: int) -> Ints:
@@ -63,6 +67,13 @@ def mixture_of_draw(run: Run, chain: int, draw: int) -> Mixture:
     with np.errstate(divide="ignore"):  # Bayesian EM may empty a component
         log_weights = np.log(run.weights[chain, draw])
     return mixture_from(log_weights, np.asarray(run.means[chain, draw]), run.covariances[chain, draw])
+
+
+def held_mixtures(run: Run) -> Callable[[int, int], Mixture]:
+    """Return a function that returns the mixture of a draw; those used last are kept in memory."""
+    most = HELD_BYTES // run.covariances[0, 0].nbytes
+    held: Callable[[int, int], Mixture] = lru_cache(most)(partial(mixture_of_draw, run))
+    return held
 
 
 def transformed_draw(run: Run, scaling: Scaling, chain: int, draw: int) -> tuple[Array, Array, Array]:

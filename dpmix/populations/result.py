@@ -1,7 +1,8 @@
 """Results of gating: populations, their sizes and their uncertainty.
 
 N events in S samples, D channels, K components, P populations, T draws of the posterior. Populations are
-numbered by size, from 1 in files and texts, from 0 in arrays.
+numbered by size, from 1 in files and texts, from 0 in arrays. Their size is that in the events that the run
+file keeps, so that a population has the same number in all events that are gated with a run.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.comparison import Comparison
-from dpmix.populations.hierarchy import Node
 from dpmix.populations.misfit import Fit
+from dpmix.populations.nested import Node
 from dpmix.populations.phenotypes import full_phenotypes
 from dpmix.populations.rasters import Rasters
 from dpmix.populations.strategy import Strategy

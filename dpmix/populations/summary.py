@@ -13,7 +13,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import artefacts
 from dpmix.populations.borders import estimate_proportions
 from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import chain_weights, mixing
+from dpmix.populations.convergence import population_mixing
 from dpmix.populations.find import Populations
 from dpmix.populations.names import names_of
 from dpmix.populations.phenotypes import levels
@@ -97,8 +97,7 @@ class Summary:
         state = self._state(task.events, of_quality)
         marks = () if of_quality is None else self._artefacts(task.events, of_quality, quantiles, ends[1])
         drawn, mean, ratios = self._proportions(task, prior, marks if without_artefacts else ())
-        monitored = chain_weights(found, task.make_engine)
-        r_hat, ess = mixing(monitored)
+        mixing = population_mixing(found, task.make_engine)
         return Gating(
             run=as_text(run.path),
             kind=run.kind,
@@ -130,9 +129,9 @@ class Summary:
             state=state,
             artefacts=marks,
             without_artefacts=without_artefacts,
-            r_hat=r_hat,
-            ess=ess,
-            verdict=judge(run, "population", monitored, r_hat),
+            r_hat=mixing.r_hat,
+            ess=mixing.ess,
+            verdict=judge(run, mixing),
             certainty=np.divide(self.certainty, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0),
             n_implausible=self.n_implausible,
             quantiles=quantiles,

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpmix.config.compare import resets
-from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine
@@ -19,9 +17,10 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats
-from dpmix.populations import find
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import Populations
+from dpmix.populations.kept import populations_of_run
+from dpmix.populations.local_engine import local_config
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.session import check_same_data
 from dpmix.system.files import nearest_existing
@@ -72,14 +71,15 @@ class Task:
         n_populations: int | None,
         decisions: Decisions | None = None,
     ) -> Populations:
-        """Find the populations of the run and log a line about them; see `dpmix.populations.find`."""
-        found = find.find_populations(
+        """Find or read the populations of the run and log a line about them; see `dpmix.populations.kept`."""
+        found = populations_of_run(
             self.run,
             self.make_engine,
             n_draws=n_draws,
             level=level,
             n_populations=n_populations,
             decisions=decisions,
+            weight_floor=self.config.engine.weight_floor,
         )
         log.info(
             "%d populations at level %.3g (%s), from %d draws",
@@ -119,7 +119,7 @@ def prepare(
         A file is missing or cannot be used, or the data have changed since the run was made.
     """
     run = open_run(run_file)
-    config = _local_config(run, engine)
+    config = local_config(run, engine)
     backend = choose_backend(config.engine, option="--backend ").backend
     storage = Storage.of(
         config.engine, backend, nearest_existing(output.absolute().parent) / output.name, _working_bytes
@@ -172,15 +172,3 @@ def _working_bytes(n: int, dim: int) -> int:
     part of it.
     """
     return n * (2 + 4 + 8 + 4 + 4)
-
-
-def _local_config(run: Run, engine: Sequence[str]) -> Config:
-    """Return the config of a run for this machine: one process finds populations and gates events."""
-    config = parse_config(run.config_text, str(run.path))
-    if config.engine.backend == "cluster" and not resets(engine):
-        log.info("the run was made on a cluster; this machine gates it")
-        engine = ["engine.backend=auto", *engine]
-    config = parse_config(run.config_text, str(run.path), [*resets(engine), *engine])
-    if config.engine.backend == "cluster":
-        raise ConfigError(["engine.backend: a cluster cannot gate; use auto, cpu or cuda"])
-    return config

@@ -145,6 +145,8 @@ class Types:
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
         """Cells that the events of their row contradict, bool [R, M]."""
+        if not self.markers:  # types from examples
+            return np.zeros(self.agreement.shape, np.bool_)
         unused = self.right <= np.array([marker.base for marker in self.markers]).T
         stated = ~np.isnan(self.table.with_inherited().doubt[:, self.columns])
         found: npt.NDArray[np.bool_] = (self.agreement < CONTRADICTED) & (unused | stated)

@@ -1,4 +1,4 @@
-"""Results that a gating has on request: a map, gating strategies, a comparison with manual gates."""
+"""Results that a gating has on request: a map, gates, a workspace of FlowJo, a comparison with gates."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import numpy.typing as npt
 from dpmix.errors import ConfigError
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.populations.comparison import compare, gated_samples, unread_gates
-from dpmix.populations.hierarchy import find_hierarchy, unions_of
+from dpmix.populations.nested import Node, find_families, find_nested, unions_of, with_polygons
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import find_strategies
 from dpmix.populations.task import Task
-from dpmix.report import embedding, findings, tables
+from dpmix.populations.types import included
+from dpmix.report import embedding, findings, flowjo, tables
 from dpmix.report.gatingml import nested, shortest, space_of, write_gates
 from dpmix.system.paths import as_text
 
@@ -40,7 +41,7 @@ class Additions:
 
     Attributes
     ----------
-    with_map, strategy : bool
+    with_map, strategy, workspace : bool
     manual : ManualGates or None
         Gates to compare with.
     judged : tuple of (str or Path)
@@ -49,6 +50,7 @@ class Additions:
 
     with_map: bool = False
     strategy: bool = False
+    workspace: bool = False
     manual: ManualGates | None = None
     judged: tuple[str | Path, ...] = ()
 
@@ -57,10 +59,13 @@ class Additions:
         cls,
         with_map: bool,
         strategy: bool,
-        workspace: str | os.PathLike[str] | None,
+        workspace: bool,
+        compare_with: str | os.PathLike[str] | None,
         judged: Sequence[str | Path] = (),
     ) -> Additions:
-        """Return the results asked for, with the gates of a FlowJo workspace or GatingML file.
+        """Return the results asked for, with the gates of the file to compare with.
+
+        A workspace has the gates of the strategies.
 
         Raises
         ------
@@ -69,13 +74,17 @@ class Additions:
         """
         if with_map:
             embedding.need()
-        manual = None if workspace is None else ManualGates(Path(workspace), "--compare")
-        return cls(with_map, strategy, manual, tuple(judged))
+        manual = None if compare_with is None else ManualGates(Path(compare_with), "--compare")
+        return cls(with_map, strategy or workspace, workspace, manual, tuple(judged))
 
     def check(self, task: Task) -> None:
         """Raise `ConfigError` or `DataError` if the events do not allow a result, before any work."""
         if self.strategy:
             space_of(task.events, task.config.data.linearize)
+        if self.workspace:
+            flowjo.check_samples(task.events.sources)
+            if warning := flowjo.gain_warning(task.events):
+                log.warning("%s", warning)
         if self.manual:
             for source in task.events.sources:
                 self.manual.require(source)
@@ -105,6 +114,7 @@ class Additions:
         """Return the files that `add` writes."""
         names = [*(STRATEGY_FILES if self.strategy else ()), *((COMPARISON,) if self.manual else ())]
         names += [EXPLORED] if self.judged else []
+        names += [flowjo.WORKSPACE, flowjo.TABLE] if self.workspace else []
         return [folder / name for name in names]
 
     def figures(self) -> tuple[str, ...]:
@@ -125,6 +135,8 @@ class Additions:
         """
         if self.strategy:
             gating = _with_strategies(task, gating, population, folder)
+        if self.workspace:
+            _write_workspace(task, gating, population, folder)
         if self.manual:
             samples = gated_samples(task.events, self.manual)
             compared = compare(as_text(self.manual.path), samples, population, gating.n_populations)
@@ -148,7 +160,7 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
         is_found = gating.exploration.is_found.astype(np.int32)
         gating = replace(gating, explored_strategy=find_strategies(events, is_found, 2, seed)[1])
     unions = unions_of(gating.tree, gating.modes)
-    gating = replace(gating, hierarchy=find_hierarchy(events, population, found, unions, seed))
+    gating = replace(gating, hierarchy=find_nested(events, population, found, unions, seed))
     hierarchy = nested(gating.hierarchy)
     tables.write_strategy(folder / TABLE, gating)
     tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)
@@ -161,3 +173,25 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
     if warning := findings.poor_gates_warning(gating):
         log.warning("%s", warning)
     return gating
+
+
+def _write_workspace(task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> None:
+    """Write the gates of populations and cell types as a workspace of FlowJo, and their table."""
+    events, seed = task.events_without_noise(), task.config.seed
+    hierarchy = with_polygons(gating.hierarchy, events, population, gating.n_populations)
+    explored: Sequence[Node] = ()
+    if gating.exploration is not None and (own := gating.explored_strategy) is not None:
+        alone = Node((1,), -1, len(own.gates), own)
+        explored = with_polygons([alone], events, gating.exploration.is_found.astype(np.int32), 2)
+    types: Sequence[Node] = ()
+    if gating.types is not None:
+        n_types = len(gating.types.names)
+        of_event = np.where(gating.types.of_event < 0, n_types - 1, gating.types.of_event).astype(np.int32)
+        families = [tuple(np.flatnonzero(row).tolist()) for row in included(gating.types.table)[:-1]]
+        types = with_polygons(
+            find_families(events, of_event, families, n_types, seed), events, of_event, n_types
+        )
+    groups = flowjo.groups_of(gating, hierarchy, explored, types)
+    space = space_of(events, task.config.data.linearize)
+    flowjo.write_workspace(folder / flowjo.WORKSPACE, events, space, groups)
+    flowjo.write_table(folder / flowjo.TABLE, gating.channels, groups)

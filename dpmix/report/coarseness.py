@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dpmix.report.drawing import log_ticks, new_figure
 from dpmix.report.page_plots import add_hover, new_plot
 from dpmix.report.palette import GREY, colour
-from dpmix.runs.coarseness import Choice
+from dpmix.runs.coarseness import CoarsenessChoice
 
 if TYPE_CHECKING:
     from bokeh.model import Model
@@ -18,7 +18,7 @@ FIT = "held-out log density, difference from the best (nats)"
 COMPLEXITY = "occupied components"
 
 
-def caption(choice: Choice) -> str:
+def caption(choice: CoarsenessChoice) -> str:
     """Return what the figure shows, in sentences; "" where there is no curve to show."""
     if choice.curve is None:
         return ""
@@ -30,7 +30,7 @@ def caption(choice: Choice) -> str:
     )
 
 
-def coarseness(choice: Choice) -> Figure:
+def coarseness(choice: CoarsenessChoice) -> Figure:
     """Draw fit and complexity against the coarseness, one above the other."""
     curve = choice.curve
     assert curve is not None
@@ -51,7 +51,7 @@ def coarseness(choice: Choice) -> Figure:
     return figure
 
 
-def coarseness_plot(choice: Choice) -> Model:
+def coarseness_plot(choice: CoarsenessChoice) -> Model:
     """Return the same as a figure of the page."""
     from bokeh.layouts import column
     from bokeh.models import NumeralTickFormatter, Range1d

@@ -14,7 +14,7 @@ from dpmix.drift.device import Precision
 from dpmix.drift.summaries import LIMIT
 from dpmix.engines.choose import choose_backend
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.event_times import By, NoTimeError
+from dpmix.inputs.event_times import By, NoTimeError, time_channel
 from dpmix.inputs.gated_events import in_population, read_gated
 from dpmix.inputs.opening import find_places, open_places
 from dpmix.inputs.recording import Recording, study
@@ -32,7 +32,7 @@ log = logging.getLogger("dpmix")
 TABLE, PAGE = "drift.csv", "report.html"
 COLUMNS = (
     *("file", "channel", "verdict", "range", "low", "high", "limit", "change points", "unsteady share"),
-    *("events", "by", "problem"),
+    *("events", "by", "problem", "counted"),
 )
 
 
@@ -46,10 +46,13 @@ class Study:
         The worst first.
     problems : tuple of str
         A line for each file that cannot be judged.
+    untimed : tuple of str
+        A line for each file without a channel of time, where other files have one.
     """
 
     recordings: tuple[Recording, ...]
     problems: tuple[str, ...]
+    untimed: tuple[str, ...] = ()
 
 
 def drift(
@@ -102,7 +105,7 @@ def drift(
     names = [f"{number:03d}-{path.stem}.png" for number, (path, _) in enumerate(places, 1)]
     figures = [folder / "figures" / name for name in names]
     check_outputs([folder / TABLE, folder / PAGE, *figures], overwrite, inputs=[path for path, _ in places])
-    found, problems = [], []
+    found, problems, untimed = [], [], []
     chosen = None if gated is None else read_gated(gated)
     with _device(backend, precision) as device:
         for source, figure in zip(open_places(places), figures, strict=True):
@@ -112,11 +115,19 @@ def drift(
                     events = in_population(source, chosen, population)
                 one = study(events, by, limit, threads, device, local)
                 found.append((one.without_arrays(), figure, png(one)))
+            except NoTimeError as error:
+                line = f"{error}; --by event judges by event number"
+                if time_channel(source) is None:
+                    untimed.append(line)
+                else:
+                    problems.append(line)
+                    log.warning("%s", line)
             except DataError as error:
-                remedy = "; --by event judges by event number" if isinstance(error, NoTimeError) else ""
-                problems.append(f"{error}{remedy}")
-                log.warning("%s", problems[-1])
+                problems.append(str(error))
+                log.warning("%s", error)
     if not found:
+        for line in untimed:
+            log.warning("%s", line)
         raise DataError("no file can be judged; see the lines above")
     found.sort(key=lambda one: (-one[0].unsteady, -one[0].worst.low / one[0].worst.limit))
     with writing(folder):
@@ -124,12 +135,11 @@ def drift(
     for _, path, image in found:
         with writing(path), replacing(path) as temporary:
             temporary.write_bytes(image)
-    result = Study(tuple(one for one, _, _ in found), tuple(problems))
+    result = Study(tuple(one for one, _, _ in found), tuple(problems), tuple(untimed))
     write_text(folder / TABLE, csv_text(_rows(result)))
     lines = [f"{one.name}: {one.sentence}" for one in result.recordings]
-    write_text(
-        folder / PAGE, drift_page.render(result.recordings, lines, problems, [image for _, _, image in found])
-    )
+    images = [image for _, _, image in found]
+    write_text(folder / PAGE, drift_page.render(result.recordings, lines, [*problems, *untimed], images))
     return result
 
 
@@ -161,13 +171,14 @@ def _rows(found: Study) -> Iterator[Sequence[object]]:
     """Yield the rows of drift.csv."""
     yield COLUMNS
     for recording in found.recordings:
-        for one, share in zip(recording.channels, recording.shares, strict=True):
+        rows = zip(recording.channels, recording.shares, recording.counted, strict=True)
+        for one, share, counted in rows:
             yield [
                 *(recording.name, one.name, one.verdict),
                 *(f"{value:.4g}" for value in (one.range, one.low, one.high, one.limit)),
                 " ".join(f"{time:.8g}" for time in one.change_times),
-                *(f"{share:.4g}", recording.n_events, recording.by, ""),
+                *(f"{share:.4g}", recording.n_events, recording.by, "", "yes" if counted else "no"),
             ]
-    for problem in found.problems:
+    for problem in (*found.problems, *found.untimed):
         name, _, text = problem.partition(": ")
-        yield [name, "", "not judged", *[""] * 8, text]
+        yield [name, "", "not judged", *[""] * 8, text, ""]

@@ -43,14 +43,15 @@ def render(
 
 
 def _rows(recording: Recording) -> list[dict[str, object]]:
-    """Return the rows of a table, the channel with the clearest drift first."""
+    """Return the rows of a table: channels that count, then others, each with the clearest drift first."""
     order = sorted(
-        zip(recording.channels, recording.shares, strict=True), key=lambda pair: -pair[0].low / pair[0].limit
+        zip(recording.channels, recording.shares, recording.counted, strict=True),
+        key=lambda row: (not row[2], -row[0].low / row[0].limit),
     )
     return [
         {
             "found": one.verdict in ("drift", "steps"),
-            "name": one.name,
+            "name": one.name if counted else f"{one.name} (not counted)",
             "cells": (
                 one.verdict,
                 f"{one.range:.2f}",
@@ -60,5 +61,5 @@ def _rows(recording: Recording) -> list[dict[str, object]]:
                 f"{share:.1%}",
             ),
         }
-        for one, share in order
+        for one, share, counted in order
     ]

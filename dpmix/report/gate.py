@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.errors import ConfigError
+from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.type_examples import Examples, are_examples, read_examples
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats
 from dpmix.populations import alignment, find, misfit, sample_draws
@@ -21,6 +22,7 @@ from dpmix.populations.assign import assign_events
 from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.cut import require_cut
 from dpmix.populations.decisions import read_decisions
+from dpmix.populations.examples import assign_by_examples, require_classifiers
 from dpmix.populations.find import Populations
 from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpmix")
 
+WORKSPACE_FORMAT = "wsp"
 LIBRARIES = (  # of votes, alignment, figures and report; importing them takes a second
     "scipy.sparse",
     "scipy.cluster.hierarchy",
@@ -85,7 +88,8 @@ def gate(
     run_file, output : str or Path
         Run file (or open `Run`), and the folder to write to, created if missing.
     data, formats : sequence of str or Path, optional
-        Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs.
+        Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs. wsp
+        writes the gates of `strategy` as a workspace of FlowJo instead (`dpmix.report.flowjo`).
     memberships, state_values, with_map, strategy, overwrite : bool
         Write all memberships to Parquet and CSV; the values of state channels, too; draw a t-SNE map; find
         gates; replace existing files.
@@ -97,8 +101,9 @@ def gate(
     judged : sequence of str or Path
         Files of judgements (`dpmix.explore.judgements`): events like those wanted are marked.
     types : str, Path or TypeTable
-        Table of cell types: a CSV file, or the name of a built-in table (`dpmix types --list`). Events get a
-        type, and types.csv the proportions (`dpmix.populations.types`).
+        Table of cell types: a CSV file, or the name of a built-in table (`dpmix types --list`); or examples
+        of them (`dpmix.inputs.type_examples`). Events get a type, and types.csv the proportions
+        (`dpmix.populations.types`, `dpmix.populations.examples`).
     types_zero : str
         Meaning of the number 0 in the table: "lo", "blank", or "", an error.
     type_certainty : float
@@ -121,15 +126,15 @@ def gate(
     """
     _require_lists(data=data, formats=formats, judged=judged, engine=engine)
     require_cut(n_draws, level, n_populations)
-    asked = Additions.of(with_map, strategy, compare, judged)
+    asked = Additions.of(with_map, strategy, WORKSPACE_FORMAT in formats, compare, judged)
+    formats = [name for name in formats if name != WORKSPACE_FORMAT]
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     table = _table_of_types(types, types_zero, type_certainty)
     task = prepare(run_file, data, engine, folder, with_quality=True)
     if without_artefacts and task.events.quality is None:
         raise ConfigError(["--without-artefacts: found neither scatter nor viability in the files"])
-    if table is not None:
-        match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
+    known = _known_types(table, task, folder)
     if data and "shifts" in task.run.cohort:
         raise ConfigError(
             [f"--data: {task.run.path} has shifts (model.shifts); use dpmix predict, which finds them"]
@@ -140,14 +145,14 @@ def gate(
         raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     explored = asked.explore(task)
     check_outputs(
-        [*_paths(task, folder, formats, asked), *(type_tables.paths(folder) if table else [])],
+        [*_paths(task, folder, formats, asked), *(type_tables.paths(folder) if known else [])],
         overwrite,
         _inputs(task),
     )
     with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
         found = task.find_populations(n_draws, level, n_populations, by_hand)
         own = _own_terms(task, found)
-        typed = None if table is None else assign_types(task, found, table, own, type_certainty)
+        typed = None if known is None else known.assign(task, found, own, type_certainty)
         gating, population = _write_events(
             task,
             found,
@@ -201,21 +206,20 @@ def predict(
     folder = Path(output)
     by_hand = None if decisions is None else read_decisions(decisions)
     table = _table_of_types(types, types_zero, type_certainty)
-    task = prepare(run_file, data, engine, folder, with_quality=table is not None)
-    if table is not None:
-        match_markers(table, task.events.all_channels)
+    task = prepare(run_file, data, engine, folder, with_quality=isinstance(table, TypeTable))
+    known = _known_types(table, task, folder)
     if state_values and task.events.state is None:
         raise ConfigError([f"--state-values: {task.run.path} has no state channels (data.state_channels)"])
     paths = [
         *event_files.event_paths(folder, formats, task.events.samples, task.events.sources),
         *fit.paths(folder, task.run),
         *([folder / sample_draws.FILE, tables.table_paths(folder)[0]] if task.events.state else []),
-        *(type_tables.paths(folder) if table else []),
+        *(type_tables.paths(folder) if known else []),
     ]
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
-    typed = None if table is None else assign_types(task, found, table, own, type_certainty)
+    typed = None if known is None else known.assign(task, found, own, type_certainty)
     gating = _write_events(
         task, found, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
     )[0]
@@ -237,16 +241,56 @@ def predict(
     return gating
 
 
+@dataclass(frozen=True)
+class _KnownTypes:
+    """A table of cell types, or examples and the task with the events of the run, which have their labels."""
+
+    table: TypeTable | None
+    examples: Examples | None
+    labelled: Task
+
+    def assign(
+        self, task: Task, found: Populations, own: Sequence[OwnTerms] | None, certainty: float
+    ) -> Types:
+        """Return the cell types of all events of a task."""
+        if self.examples is not None:
+            return assign_by_examples(task, found, self.examples, self.labelled, own, certainty)
+        assert self.table is not None
+        return assign_types(task, found, self.table, own, certainty)
+
+
 def _table_of_types(
     types: str | Path | TypeTable | None, types_zero: str, type_certainty: float
-) -> TypeTable | None:
-    """Return the table of cell types that is asked for, read and checked; None for none."""
+) -> TypeTable | str | Path | None:
+    """Return the table of cell types that is asked for, read and checked, a file of examples, or None."""
     if not 0.0 < type_certainty <= 1.0:
         raise ConfigError([f"type_certainty is {type_certainty}; it must be above 0 and at most 1"])
-    table = types if isinstance(types, TypeTable) or types is None else read_types(types, types_zero)
+    if types is None or isinstance(types, TypeTable):
+        table = types
+    elif are_examples(types):
+        require_classifiers()
+        return types
+    else:
+        table = read_types(types, types_zero)
     if table is not None and UNKNOWN in table.types:
         raise ConfigError([f"{table.source}: a row is named {UNKNOWN}, the type without a row; rename it"])
     return table
+
+
+def _known_types(table: TypeTable | str | Path | None, task: Task, folder: Path) -> _KnownTypes | None:
+    """Return the types to use, checked against the events before any work; None for none."""
+    if table is None:
+        return None
+    if isinstance(table, TypeTable):
+        match_markers(table, task.events.all_channels)  # refuses a table without a marker of the panel
+        return _KnownTypes(table, None, task)
+    labelled = task
+    if task.data:
+        try:
+            labelled = replace(prepare(task.run, (), (), folder), config=task.config)
+        except (ConfigError, DataError) as error:
+            raise ConfigError([f"--types: {table}: needs the events of the run: {error}"]) from error
+    return _KnownTypes(None, read_examples(table, labelled.events), labelled)
 
 
 def _say_verdict(gating: Gating) -> None:

@@ -38,7 +38,7 @@ from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
 from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.hierarchy import Node
+from dpmix.populations.nested import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating
 from dpmix.populations.strategy import Strategy
@@ -85,10 +85,20 @@ class Axis:
 
 @dataclass(frozen=True)
 class Space:
-    """The D channels as dimensions, and the matrix that they refer to, if any."""
+    """The D channels as dimensions.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+    matrix : Spillover or None
+        That they refer to, if any.
+    units : dict of str to float
+        Factor from raw values of dpmix to values of GatingML, for each channel of the files.
+    """
 
     axes: tuple[Axis, ...]
     matrix: Spillover | None
+    units: dict[str, float]
 
 
 def space_of(events: Events, linearize: bool) -> Space:
@@ -105,8 +115,7 @@ def space_of(events: Events, linearize: bool) -> Space:
     ConfigError
         GatingML cannot describe it.
     """
-    divided = linearize and events.scaling.gain
-    units = [_units(source, divided) for source in events.sources]
+    units = [_units(source, linearize) for source in events.sources]
     if any(other != units[0] for other in units):
         raise ConfigError(
             ["--strategy: the gain of a channel ($PnG) differs between samples; gate them apart"]
@@ -125,7 +134,7 @@ def space_of(events: Events, linearize: bool) -> Space:
         else _axis(name, reference if name in compensated else "uncompensated", transform, units[0][name])
         for name, transform in zip(events.detectors, events.scaling.transforms, strict=True)
     )
-    return Space(axes, _in_units(one, units[0]) if one else None)
+    return Space(axes, in_units(one, units[0]) if one else None, units[0])
 
 
 def write_gates(
@@ -256,8 +265,8 @@ def _same(one: Spillover | None, other: Spillover | None) -> bool:
     return one.detectors == other.detectors and np.array_equal(one.matrix, other.matrix)
 
 
-def _in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
-    """Return the matrix between values of GatingML."""
+def in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
+    """Return a matrix between values of GatingML; `units` are those of `Space`."""
     unit = np.array([units[name] for name in spillover.detectors])
     return Spillover(spillover.detectors, spillover.matrix * unit / unit[:, None])
 

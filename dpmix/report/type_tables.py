@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmix.inputs.type_table import TypeTable, type_lines
+from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
 from dpmix.populations.result import Estimates, Gating, over_samples
 from dpmix.populations.types import CONTRADICTED, Types
 from dpmix.report.labels import shown
@@ -190,6 +190,10 @@ def suggested(gating: Gating) -> TypeTable | None:
 
 
 def _suggested_rows(gating: Gating) -> list[list[str]]:
+    if not types_of(gating).table.markers:  # of examples: phenotypes, which a table can have
+        phenotypes = gating.full_phenotypes
+        rows = [[f"unknown {p + 1}", phenotypes[p]] for p in unknown_populations(gating)]
+        return [[NAMES[0], NARROW[0]], *rows]
     found = suggested(gating)
     return type_lines(types_of(gating).table)[:1] if found is None else type_lines(found)
 
@@ -258,7 +262,7 @@ def _row_findings(types: Types, overall: np.ndarray) -> Iterator[Finding]:
     seen: dict[bytes, str] = {}
     for r, name in enumerate(names):
         key = b"|".join(marker.allowed[r].tobytes() for marker in apart)
-        other = seen.setdefault(key, name)
+        other = seen.setdefault(key, name) if types.markers else name  # examples have no markers
         if other != name:
             text = f"{other} and {name} have the same cells in the markers of this panel that have levels"
             yield Finding("same rows", name, "", "", None, text)

@@ -305,11 +305,7 @@ def _checkpoint(visit: _Visit, following: _Point) -> Checkpoint:
 
 
 def _resumed(session: Session, resume: bool) -> _Resumed:
-    """Return where a run resumes; a new run starts at start 0.
-
-    Checkpoints written before emptied components were counted have no counts; neither have their run files.
-    Those written before short steps existed do not have the path of the best end, which ended there.
-    """
+    """Return where a run resumes; a new run starts at start 0."""
     checkpoint = load_checkpoint(session, resume)
     if checkpoint is None:
         return _Resumed()
@@ -317,13 +313,12 @@ def _resumed(session: Session, resume: bool) -> _Resumed:
     cohort.check_fits(state, session.groups)
     settings, best = session.config.bem, None
     if "best" in extra:
-        log_likelihood, log_posterior, n_occupied, alpha, seconds, *counts = extra["best"].tolist()
+        log_likelihood, log_posterior, n_occupied, alpha, seconds, so_far = extra["best"].tolist()
         values = log_likelihood, log_posterior, int(n_occupied), alpha, seconds
-        start, before, emptied = extra.get("best_path", np.zeros(3)).tolist()
-        so_far = int(counts[0]) if counts else 0
-        point = _Point(best_state, before, int(emptied), so_far)
+        start, before, emptied = extra["best_path"].tolist()
+        point = _Point(best_state, before, int(emptied), int(so_far))
         best = _End(int(start), point, Record(*values, (int(emptied),)))
-    emptied, so_far = map(int, extra.get("emptied", np.zeros(2)))
+    emptied, so_far = map(int, extra["emptied"])
     continues = first == settings.starts
     number = best.start if continues and best is not None else first
     log.info("resuming from step %d of start %d of %d", state.iteration, number + 1, settings.starts)

@@ -86,7 +86,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CoarsenessChoice:
     """The coarseness of a run.
 
     Attributes
@@ -130,7 +130,7 @@ def choose(
     weights: SampleWeights | None,
     prior: Prior,
     resolution: Array | None = None,
-) -> Choice:
+) -> CoarsenessChoice:
     """Return the coarseness of a new run: as the config says, or chosen from the events; log a choice.
 
     The seed and the events determine the choice, whatever the threads and the backend.
@@ -153,18 +153,18 @@ def choose(
     """
     given = config.model.coarseness
     if given != "auto":
-        return Choice(given)
+        return CoarsenessChoice(given)
     if len(events) < LEAST_EVENTS:
-        choice = Choice(FEW_EVENTS_DEFAULT, True)
+        choice = CoarsenessChoice(FEW_EVENTS_DEFAULT, True)
     else:
         log.info("choosing the coarseness from fits to some of the events")
         curve = measure(config, events, weights, prior, resolution)
-        choice = Choice(float(curve.grid[curve.chosen]), True, curve)
+        choice = CoarsenessChoice(float(curve.grid[curve.chosen]), True, curve)
     log.info("coarseness: %s", describe(choice))
     return choice
 
 
-def choice_of(run: Run) -> Choice:
+def choice_of(run: Run) -> CoarsenessChoice:
     """Return the coarseness of a run, with its curve where it was chosen.
 
     Raises
@@ -174,11 +174,11 @@ def choice_of(run: Run) -> Choice:
     """
     given = run.config["model"]["coarseness"]
     if given != "auto":
-        return Choice(given)
+        return CoarsenessChoice(given)
     value = run.attributes.get("coarseness")
     if not isinstance(value, float) or not value > 0.0:
         raise DataError(f"{run.path}: the attribute coarseness is not as dpmix writes it")
-    return Choice(value, True, _curve_of(run))
+    return CoarsenessChoice(value, True, _curve_of(run))
 
 
 def _curve_of(run: Run) -> Curve | None:
@@ -190,7 +190,7 @@ def _curve_of(run: Run) -> Curve | None:
     return Curve(*arrays)
 
 
-def describe(choice: Choice) -> str:
+def describe(choice: CoarsenessChoice) -> str:
     """Describe a choice by `model.coarseness: auto` in one line."""
     chosen = f"{choice.coarseness:,.0f} events, chosen by model.coarseness: auto"
     if choice.curve is None:

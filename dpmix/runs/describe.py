@@ -157,7 +157,7 @@ def last_sweep(run: Run) -> int:
 
 
 def _describe_moves(run: Run) -> Iterator[str]:
-    """Describe acceptance rates; nothing where the file has no counts of moves."""
+    """Describe acceptance rates; nothing for Bayesian EM."""
     rates = [
         f"{accepted:,} of {proposed:,} {'label swaps' if name == 'swaps' else name}"
         + (f" ({accepted / proposed:.1%})" if proposed else "")

@@ -8,6 +8,8 @@ Draws are float64 [chain, draw], at least four of each chain.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
@@ -19,6 +21,26 @@ CONSTANT = 1e-15  # range below which draws count as constant
 # R-hat of one chain compares its quarters, each of at least two draws.
 MIN_DRAWS = 8
 NO_MOVE_R_HAT = 1e6  # an R-hat above it means a variance of 0 within chains, apart from rounding
+
+
+class Mixing(NamedTuple):
+    """How the weights of populations mix.
+
+    Attributes
+    ----------
+    n_draws : int
+        Draws of each chain that were compared.
+    shares : float64 [P]
+        Mean weights.
+    r_hat, ess : float64 [P]
+        Rank-normalised split R-hat and bulk effective sample size; NaN for a weight that is the same in every
+        draw, and with fewer than 8 draws of each chain.
+    """
+
+    n_draws: int
+    shares: Array
+    r_hat: Array
+    ess: Array
 
 
 def r_hat_and_ess(draws: Array) -> tuple[Array, Array]:

@@ -20,10 +20,7 @@ import numpy.typing as npt
 from dpmix import __version__
 from dpmix.runs.profile import SPANS
 
-# 2: counts of moves and of emptied components; files of format 1 are read without them.
-# 3: the noise at atoms depends on the content of the files; for earlier formats it is made as it was. And the
-# group convergence, where mcmc.until is not null; other files are read without it. And the draws in COHORT.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 3  # that of 1.0.0; 1 and 2 were never released, and are refused
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (
     "splits_proposed",
@@ -40,14 +37,17 @@ COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
 COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
 """Draws of the hierarchical model (`dpmix.model.cohort`); shifts and tau only in a model with shifts."""
 
-GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence", "verdict")
+GROUPS = ("posterior", "sample_stats", "trace", "profile", "convergence", "populations")
 DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every draw
 EVENT_SUBSET = "event_subset"  # the constant with some events, for `dpmix gate`
 SUBSET_WEIGHTS = "event_subset_weights"  # what each of them counts, in a run whose events have weights
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
 WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
-MAX_CHARACTERS = 2048  # bytes of the texts of a verdict
+MAX_CHARACTERS = 2048  # bytes of a text
+# Sizes of what a run file keeps of its populations (`dpmix.populations.kept`): draws that they come from,
+# draws in their mean density, and points of it.
+USED_DRAWS, POOLED_DRAWS, KEPT_POINTS = 100, 5, 5_000
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 AnyArray = npt.NDArray[Any]
 
@@ -60,13 +60,37 @@ _CONVERGENCE: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
     "convergence/ess": (("quantity",), np.float64),
     "convergence/error": (("quantity",), np.float64),
 }
-_VERDICT: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
-    "verdict/share": (("population",), np.float64),
-    "verdict/r_hat": (("population",), np.float64),
-    "verdict/fit": (("character",), "S1"),
-    "verdict/sentence": (("character",), "S1"),
-    "verdict/draws": ((), np.int64),
+_POPULATIONS: dict[str, tuple[tuple[str, ...], npt.DTypeLike]] = {
+    "populations/sentence": (("character",), "S1"),
+    "populations/fit": (("character",), "S1"),
+    "populations/share": (("population",), np.float64),
+    "populations/r_hat": (("population",), np.float64),
+    "populations/ess": (("population",), np.float64),
+    "populations/support": (("population",), np.float64),
+    "populations/compared": ((), np.int64),
+    "populations/draws": (("used", "pair"), np.int32),
+    "populations/components": (("used", "component"), np.int32),
+    "populations/order": (("used", "component"), np.int32),
+    "populations/numbers": (("used",), np.int32),
+    "populations/reference": ((), np.int64),
+    "populations/agreement": (("chain", "chain_bis"), np.float64),
+    "populations/pooled": (("pooled_draw",), np.int32),
+    "populations/tree_modes": (("pooled_component",), np.int32),
+    "populations/tree_points": (("mode", "channel"), np.float64),
+    "populations/tree_heights": (("mode",), np.float64),
+    "populations/tree_merges": (("mode", "pair"), np.int32),
+    "populations/tree_levels": (("mode",), np.float64),
+    "populations/modes": (("mode",), np.int32),
+    "populations/level": ((), np.float64),
+    "populations/why": (("character",), "S1"),
+    "populations/least_density": ((), np.float64),
+    "populations/points": (("point", "channel"), np.float32),
+    "populations/of_points": (("point",), np.int32),
+    "populations/rule": ((), np.int64),
+    "populations/committed": ((), np.int64),
 }
+# Dimensions whose places mean nothing, and have no values in the file.
+UNNUMBERED = ("character", "pair", "used", "pooled_draw", "pooled_component", "mode", "point", "population")
 
 
 def subset_rows(n_events: int, n_kept: int) -> npt.NDArray[np.int64]:
@@ -132,12 +156,12 @@ class Layout:
     learned : sequence of str
         The learned ones of `dpmix.model.mixture.HYPERPARAMETERS`.
     counts : sequence of str
-        `COUNTS` of the kind; none in files of format 1.
+        `COUNTS` of the kind.
     cohort : sequence of str
         Those of `COHORT` that the model has; none for a pooled model.
     judged : bool
-        The file has room for a verdict (`dpmix.runs.verdict`); not in those of earlier versions and of
-        Bayesian EM.
+        The file has room for the populations and the verdict (`dpmix.populations.kept`); not in those of
+        earlier versions and of Bayesian EM.
     """
 
     kind: str
@@ -179,7 +203,20 @@ class Layout:
             "span": len(SPANS),
             "reference": self.n_references,
             "quantity": 1 + self.n_references + MAX_POPULATIONS,
-            "population": MAX_POPULATIONS,
+            **(self._sizes_of_populations if self.judged else {}),
+        }
+
+    @property
+    def _sizes_of_populations(self) -> dict[str, int]:
+        """The most that each dimension of the group ``populations`` can be."""
+        most = POOLED_DRAWS * self.n_components
+        return {
+            "used": self.chains * min(max(USED_DRAWS // self.chains, 1), self.draws),
+            "pair": 2,
+            "chain_bis": self.chains,
+            "pooled_draw": POOLED_DRAWS,
+            **dict.fromkeys(("pooled_component", "mode", "population"), most),
+            "point": KEPT_POINTS,
             "character": MAX_CHARACTERS,
         }
 
@@ -226,7 +263,7 @@ class Layout:
             "trace/seconds": (sweep, np.float64),
             "profile/seconds": (("span",), np.float64),
             **(_CONVERGENCE if self.n_references else {}),
-            **(_VERDICT if self.judged else {}),
+            **(_POPULATIONS if self.judged else {}),
         }
 
     @property
@@ -278,13 +315,13 @@ def quantities(n_references: int, n_populations: int) -> list[str]:
 
 
 def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
-    """Create the dimensions of a group, with the values along each; the bytes of a text have none.
+    """Create the dimensions of a group, with the values along each but for those in `UNNUMBERED`.
 
-    Only without values, xarray and ArviZ read them as one text.
+    Only without values along their bytes, xarray and ArviZ read texts as one value.
     """
     for dim, values in coordinates.items():
         group.dimensions[dim] = len(values)
-        if dim != "character":
+        if dim not in UNNUMBERED:
             _write(group, dim, (dim,), values)
 
 
@@ -348,11 +385,16 @@ def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyAr
         group.create_variable(name, dims, array.dtype, data=array)
 
 
+def unwritten(dtype: npt.DTypeLike) -> AnyArray:
+    """Return the value of a number that was not written, an array []: NaN, or -1 in integers."""
+    return np.array(np.nan if np.dtype(dtype).kind == "f" else -1, dtype)
+
+
 def _filled(dtype: npt.DTypeLike) -> h5py.h5p.PropDCID:
     """Return properties of a dataset that is on the disk from the start, filled with NaN, -1 or no text."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
     if dtype != "S1":  # h5py would fill a text with arbitrary bytes; the default is 0
-        properties.set_fill_value(np.array(np.nan if dtype is np.float64 else -1, dtype))
+        properties.set_fill_value(unwritten(dtype))
     return properties

@@ -20,7 +20,6 @@ from dpmix.model.resolution import of_clouds
 from dpmix.model.streams import Stream
 from dpmix.runs import initialise
 from dpmix.runs.checkpoint import Checkpoint
-from dpmix.runs.describe import describe_run
 from dpmix.runs.layout import Record
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session
@@ -82,13 +81,10 @@ class Result:
         The run file.
     completed : bool
         False if the run was asked to stop before its last draw; all draws so far are committed.
-    summary : list of str
-        Description of the run, in lines.
     """
 
     path: Path
     completed: bool
-    summary: list[str]
 
 
 OnSweep = Callable[[SweepReport], None]
@@ -229,4 +225,4 @@ def result_of(session: Session) -> Result:
     """Write where the time went, and return how the run ended."""
     session.write_profile()
     run = open_run(session.writer.path)
-    return Result(run.path, run.complete, describe_run(run))
+    return Result(run.path, run.complete)

@@ -40,7 +40,6 @@ from dpmix.runs.loop import (
 from dpmix.runs.reader import open_run
 from dpmix.runs.session import Session, open_session
 from dpmix.runs.until import Plan, stop_reason
-from dpmix.runs.verdict import interim_verdict, store_verdict
 from dpmix.system.cores import usable_cores
 
 log = logging.getLogger("dpmix")
@@ -103,8 +102,6 @@ def run_mcmc(
         ended = open_run(session.writer.path)
         if reason := stop_reason(ended):
             log.info(reason)
-        if ended.complete:
-            store_verdict(session.writer, interim_verdict(ended))
         return result_of(session)
 
 
@@ -285,16 +282,13 @@ def _reports(session: Session, plan: Plan, sweep: _Sweep) -> Iterator[SweepRepor
 
 
 def _resumed_chains(session: Session, resume: bool) -> list[_Chain]:
-    """Return the chains of the checkpoint; none where there is no checkpoint.
-
-    Checkpoints written before moves were counted have none; neither have their run files.
-    """
+    """Return the chains of the checkpoint; none where there is no checkpoint."""
     checkpoint = load_checkpoint(session, resume)
     if checkpoint is None:
         return []
     shape = len(checkpoint.states), 2, len(MCMC_COUNTS)
-    counts = checkpoint.extra.get("counts", np.zeros(shape, np.int64))
-    if counts.shape != shape:
+    counts = checkpoint.extra.get("counts")
+    if counts is None or counts.shape != shape:
         raise DataError(
             f"{checkpoint_path(session.writer.path)}: does not fit the run; restart with --overwrite"
         )

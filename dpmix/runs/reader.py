@@ -287,8 +287,7 @@ class Run:
         """log_likelihood, log_posterior, occupied and seconds of the draws, each [chain, draw].
 
         Also the counts of proposed and accepted moves (Bayesian EM: ``emptied``), int64 [chain, draw], summed
-        over the sweeps since the previous draw; the first draw counts from the end of the burn-in. Files of
-        format 1 have no counts.
+        over the sweeps since the previous draw; the first draw counts from the end of the burn-in.
         """
         return {name: self._drawn(f"sample_stats/{name}") for name in self._names("sample_stats")}
 
@@ -311,7 +310,7 @@ class Run:
     def moves(self) -> dict[str, tuple[int, int]]:
         """Accepted and proposed ``splits``, ``merges`` and ``swaps`` after the burn-in, over all chains.
 
-        Empty for Bayesian EM and for files of format 1.
+        Empty for Bayesian EM.
         """
         stats = self.sample_stats
         return {
@@ -322,34 +321,38 @@ class Run:
 
     @property
     def emptied(self) -> int | None:
-        """Components emptied by the best start of Bayesian EM; None before the run is complete, for MCMC, and
-        for files of format 1."""
+        """Components emptied by the best start of Bayesian EM; None before it is complete, and for MCMC."""
         counts = self.sample_stats.get("emptied")
         return None if counts is None or not counts.size else int(counts[0, 0])
 
     @property
     def verdict(self) -> Verdict:
-        """The agreement of the chains about interim populations; ``dpmix info`` prints its text.
+        """The agreement of the chains about the populations; its text is that of ``dpmix info``.
 
-        Read from the file of a complete run, computed for others and for files of earlier versions.
-        `dpmix.gate` returns the verdict on the populations that it finds.
+        In a complete run, these are the populations that `dpmix.gate` finds by its defaults, read from the
+        file. In others, and in files of earlier versions, they are interim populations.
         """
-        from dpmix.runs.verdict import interim_verdict, stored_verdict
+        from dpmix.runs.verdict import interim_verdict, kept_verdict
 
-        return stored_verdict(self) or interim_verdict(self)
+        return kept_verdict(self) or interim_verdict(self)
 
     @property
-    def stored_verdict(self) -> dict[str, Any] | None:
-        """Numbers and texts of the verdict in the file; None without one on all its draws.
+    def has_place_for_populations(self) -> bool:
+        """True if the file has the group ``populations``; not in earlier versions and for Bayesian EM."""
+        return "populations/committed" in self._arrays
 
-        ``share`` and ``r_hat``, float64 [P], of the interim populations; ``fit`` and ``sentence``.
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The group ``populations`` of the file, texts as str; None unless it is of all draws.
+
+        `dpmix.populations.kept` makes the populations of it, and `dpmix.runs.verdict` the verdict.
         """
-        if "verdict/draws" not in self._arrays or int(self._arrays["verdict/draws"]) != self.committed:
+        if not self.committed or not self.has_place_for_populations:
             return None
-        share, r_hat = (self._arrays[f"verdict/{name}"] for name in ("share", "r_hat"))
-        n_found = int((~np.isnan(share)).sum())
-        texts = {name: _text(self._arrays[f"verdict/{name}"]) for name in ("fit", "sentence")}
-        return {"share": share[:n_found], "r_hat": r_hat[:n_found], **texts} if texts["sentence"] else None
+        if int(self._arrays["populations/committed"]) != self.committed:
+            return None
+        found = {name: self._arrays[f"populations/{name}"] for name in self._names("populations")}
+        return {name: _text(own) if own.dtype == "S1" else own for name, own in found.items()}
 
     @property
     def profile(self) -> dict[str, float]:

@@ -15,8 +15,9 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
                     after which the first draw follows; stopped, the number of draws after which the rule
                     held; lifted, 1 once a resume has gone beyond it; r_hat, ess and error [quantity], of the
                     last check
-    verdict         of MCMC: share and r_hat [population] of interim populations, fit and sentence, texts, and
-                    draws, the number of draws of each chain that they are of; -1 before the end of the run
+    populations     of MCMC, written at the end: the populations of `dpmix gate` by its defaults and the
+                    verdict on the run (`dpmix.populations.kept`); committed, the number of draws that they
+                    are of, -1 before the end
     constant_data   samples, scaling of the channels, ...: the constants of the layout
     committed       number of draws that are complete in every chain
     synced          number of draws known to be on the disk
@@ -28,7 +29,7 @@ is laid out at its final size, NaN (or -1) where nothing is drawn yet; draws are
 without the HDF5 library. The metadata never change, and the only lock keeps other writers out
 (`dpmix.system.locks`). After a power failure, any part of the writes since the last sync may be lost. Each
 place is only ever written with one value, so a lost value still reads NaN (or -1): this is how a reader
-detects it. Only the verdict of a run that continues is written again; in between, its draws are -1.
+detects it. Only the populations of a run that continues are written again; in between, their committed is -1.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def read_contents(path: Path) -> Contents:
     Raises
     ------
     DataError
-        The file is missing, not a run file, truncated, or of a newer format.
+        The file is missing, not a run file, truncated, or of another format.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such run file")
@@ -160,6 +161,11 @@ def read_contents(path: Path) -> Contents:
                     f"{path}: run file of format {found}, this dpmix reads up to {FORMAT_VERSION}: upgrade it"
                 )
             _require_own(file)
+            if 0 < found < FORMAT_VERSION:
+                raise DataError(
+                    f"{path}: run file of format {found}, of a version before 1.0.0; this dpmix reads format "
+                    f"{FORMAT_VERSION}: make the run again"
+                )
             datasets = {name: file[name] for name in COUNTERS} | {
                 f"{group}/{name}": dataset
                 for group in GROUPS
@@ -200,21 +206,21 @@ def layout_found(contents: Contents) -> Layout:
         learned=[name for name in HYPERPARAMETERS if f"posterior/{name}" in slots],
         counts=counts_of(contents),
         cohort=[name for name in COHORT if f"posterior/{name}" in slots],
-        judged="verdict/draws" in slots,
+        judged="populations/committed" in slots,
     )
 
 
 def counts_of(contents: Contents) -> tuple[str, ...]:
-    """Return the names of the counts in a run file: `COUNTS` of its kind, or none in format 1."""
+    """Return the names of the counts in a run file: `COUNTS` of its kind, if it was laid out with them."""
     names = COUNTS[contents.attributes["kind"]]
     return names if any(f"trace/{name}" in contents.slots for name in names) else ()
 
 
 def copy_drawn(contents: Contents, path: Path, larger: Path) -> None:
-    """Copy all draws and sweeps to a file laid out with room for more; the verdict was of fewer draws."""
+    """Copy all draws and sweeps to a file laid out with room for more; populations were of fewer draws."""
     slots = read_contents(larger).slots
     for name, slot in contents.slots.items():
-        if name.startswith("verdict/"):
+        if name.startswith("populations/"):
             continue
         new = slots[name]
         place = np.memmap(larger, new.dtype, "r+", new.offset, new.shape)

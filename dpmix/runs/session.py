@@ -210,7 +210,7 @@ def _engine(config: Config, backend: str, events: Events, scratch: Path | None) 
 
 def _coarseness(
     config: Config, events: Events, prior: Prior, earlier: Run | None, profile: Profile
-) -> coarseness.Choice:
+) -> coarseness.CoarsenessChoice:
     """Return the coarseness of a new run, or that of the run to resume."""
     if earlier is not None:
         return coarseness.choice_of(earlier)
@@ -329,7 +329,7 @@ def layout_of(
     base: Path,
     events: Events,
     engine: Mapping[str, object],
-    coarse: coarseness.Choice,
+    coarse: coarseness.CoarsenessChoice,
 ) -> Layout:
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling

@@ -1,17 +1,19 @@
 """The verdict on a run: whether its chains agree about its populations, in one sentence.
 
-Every command says it in these words. `dpmix mcmc`, `dpmix info` and `run.verdict` judge interim populations
-(`dpmix.runs.monitors`), which are known at any time; the run file keeps this verdict from the end of the run.
-`dpmix gate`, its report, `dpmix predict`, `dpmix associate` and the page of `dpmix app` judge the populations
-of `dpmix gate`. The fit of the chains to the events is the same in all of them.
+Every command says it in these words. It is about the populations that `dpmix gate` finds by its defaults,
+which the run file keeps from the end of the run (`dpmix.populations.kept`). While a run is in progress,
+`dpmix info` and `run.verdict` judge interim populations (`dpmix.runs.monitors`), which are known at any time,
+and say that this is preliminary; so do they for a file of an earlier version, without that word.
 
 C chains, S draws of each, P populations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING
+from typing import Any
 
 import numpy as np
 from scipy.special import fdtri
@@ -19,23 +21,23 @@ from scipy.special import fdtri
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import Array, Ints
 from dpmix.runs.coarseness import choice_of
-from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
+from dpmix.runs.effective_size import MIN_DRAWS, Mixing, r_hat_and_ess
 from dpmix.runs.layout import POPULATION
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
 from dpmix.runs.until import NEGLIGIBLE_LIKELIHOOD
-from dpmix.runs.writer import RunWriter
 from dpmix.system.console import listed, percent
 
 # With 25 draws of each of 4 chains, R-hat of 8% of independent quantities is above 1.05; with 100, of none.
 BAD_R_HAT = 1.05
+ROUNDING = 1e-12  # of weights, for example of all that sum to 1
 FALSE_ALARMS = 0.05  # probability that chains differ by chance alone
 # The log likelihood mixes more slowly than any population: chains differ in their fit above this R-hat.
 BAD_FIT = 1.1
 MOST_NAMED = 8
 # In runs with this many draws of each chain, four times the draws, four times the burn-in and other seeds
 # left as many populations apart. A resolution left fewer, but lost populations, so it is not advised either
-# (benchmarks/remedies.py).
+# (benchmarks/results/remedies.json).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
 # Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
@@ -116,7 +118,7 @@ class Verdict:
 
     def _agreement(self) -> str:
         who = "Chains agree" if self.n_chains > 1 else "The halves of the chain agree"
-        who = who if self.is_complete else f"So far, {who[0].lower()}{who[1:]}"
+        who = who if self.is_complete else f"Preliminary: so far, {who[0].lower()}{who[1:]}"
         count, apart = len(self.r_hat), len(self.apart)
         plural = "" if count == 1 else "s"
         if not apart:
@@ -145,55 +147,60 @@ class Verdict:
         return "One chain cannot show whether another start gives others; mcmc.chains: 4 can."
 
 
-def judge(run: Run, noun: str, weights: Array, r_hat: Array) -> Verdict:
+def judge(run: Run, mixing: Mixing, noun: str = "population", fit: str | None = None) -> Verdict:
     """Return the verdict on a run by some populations.
 
     Parameters
     ----------
     run : Run
+    mixing : Mixing
+        Of the weights of the populations.
     noun : str
         What a population is called.
-    weights : float64 [C, S, P]
-        Of the populations, in the draws that were compared.
-    r_hat : float64 [P]
-        Of the weights; NaN for those that are the same in every draw.
+    fit : str, optional
+        Result of `fit_of`, if it is known.
     """
-    chains, draws, _ = weights.shape
-    of_run = fit_of(run), run.committed, run.complete
-    return Verdict(run.kind, noun, chains, draws, weights.mean(axis=(0, 1)), r_hat, *of_run)
+    fit = fit_of(run) if fit is None else fit
+    chains, (n_draws, shares, r_hat, _) = len(run.alpha), mixing
+    return Verdict(run.kind, noun, chains, n_draws, shares, r_hat, fit, run.committed, run.complete)
 
 
 def interim_verdict(run: Run) -> Verdict:
     """Return the verdict on a run by its interim populations."""
     if run.kind != "mcmc" or run.committed < MIN_DRAWS:
-        return Verdict(run.kind, POPULATION, len(run.alpha), run.committed, np.zeros(0), np.zeros(0), "")
+        return judge(run, Mixing(run.committed, *np.zeros((3, 0))), POPULATION, fit="")
     found = [values for name, values in monitored(run).items() if POPULATION in name]
     weights = np.stack(found, axis=2)
-    return judge(run, POPULATION, weights, r_hat_and_ess(weights)[0])
+    return judge(run, mixing_of(weights), POPULATION)
 
 
-def stored_verdict(run: Run) -> Verdict | None:
-    """Return the verdict that a run file has, None where it has none on all its draws."""
-    found = run.stored_verdict
-    if found is None:
-        return None
-    return Verdict(
-        kind=run.kind,
-        noun=POPULATION,
-        n_chains=len(run.alpha),
-        n_draws=run.committed,
-        shares=found["share"],
-        r_hat=found["r_hat"],
-        fit=found["fit"],
-        draws=run.committed,
-        is_complete=run.complete,
-    )
+def kept_verdict(run: Run) -> Verdict | None:
+    """Return the verdict on the populations that a run file has; None without any of all its draws."""
+    return None if run.kept is None else judge(run, kept_mixing(run.kept), fit=run.kept["fit"])
 
 
-def store_verdict(writer: RunWriter, verdict: Verdict) -> None:
-    """Write the verdict on interim populations to the file of a run that has ended."""
-    numbers = {"share": verdict.shares, "r_hat": verdict.r_hat}
-    writer.write_verdict(verdict.n_draws, numbers, {"fit": verdict.fit, "sentence": str(verdict)})
+def kept_mixing(kept: Mapping[str, Any]) -> Mixing:
+    """Return the mixing of the populations that a run file has (`Run.kept`)."""
+    found = ~np.isnan(kept["share"])
+    share, r_hat, ess = (np.array(kept[name])[found] for name in ("share", "r_hat", "ess"))
+    return Mixing(int(kept["compared"]), share, r_hat, ess)
+
+
+def mixing_of(weights: Array) -> Mixing:
+    """Return the mixing of the weights of populations.
+
+    Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16:667, as ArviZ computes it.
+
+    Parameters
+    ----------
+    weights : float64 [C, S, P]
+    """
+    n_draws, shares = weights.shape[1], weights.mean(axis=(0, 1))
+    if n_draws < MIN_DRAWS:
+        return Mixing(n_draws, shares, *np.full((2, len(shares)), np.nan))
+    constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
+    r_hat, ess = (np.where(constant, np.nan, found) for found in r_hat_and_ess(weights))
+    return Mixing(n_draws, shares, r_hat, ess)
 
 
 def fit_of(run: Run) -> str:

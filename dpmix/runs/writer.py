@@ -18,7 +18,7 @@ from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.model.mixture import HYPERPARAMETERS, State
 from dpmix.runs import checkpoint
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
-from dpmix.runs.layout import MAX_CHARACTERS, AnyArray, Layout, Record, lay_out
+from dpmix.runs.layout import MAX_CHARACTERS, AnyArray, Layout, Record, lay_out, unwritten
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
 from dpmix.system.files import partial_path, writing
@@ -177,32 +177,27 @@ class RunWriter:
         """Write a dataset of the group ``convergence``, or the row of it with these leading indices."""
         self._write(f"convergence/{name}", row, value)
 
-    def write_verdict(
-        self, draws: int, numbers: Mapping[str, npt.ArrayLike], texts: Mapping[str, str]
-    ) -> None:
-        """Write the verdict on this many draws of each chain.
-
-        A file of an earlier version has no place for it.
+    def write_populations(self, values: Mapping[str, npt.ArrayLike | str]) -> None:
+        """Write the group ``populations``, of all committed draws; their number last, to mark it as complete.
 
         Parameters
         ----------
-        draws : int
-        numbers : mapping of str to float [P]
-            ``share`` and ``r_hat``, of at most `MAX_POPULATIONS` populations.
-        texts : mapping of str to str
-            ``fit`` and ``sentence``; more than `MAX_CHARACTERS` bytes are not kept.
+        values : mapping of str to array or str
+            All its datasets but ``committed``. An array may be smaller than its place; of a text at most
+            `MAX_CHARACTERS` bytes are kept.
         """
-        if "verdict/draws" not in self._contents.slots:
-            return
-        self._write("verdict/draws", (), -1)
-        for name, values in numbers.items():
-            kept = np.full(self._contents.slots[f"verdict/{name}"].shape, np.nan)
-            kept[: np.size(values)] = values
-            self._write(f"verdict/{name}", (), kept)
-        for name, text in texts.items():
-            encoded = text.encode()[:MAX_CHARACTERS].ljust(MAX_CHARACTERS, b"\0")
-            self._write(f"verdict/{name}", (), np.frombuffer(encoded, "S1"))
-        self._write("verdict/draws", (), draws)
+        self._write("populations/committed", (), -1)
+        for name, value in values.items():
+            slot = self._contents.slots[f"populations/{name}"]
+            if isinstance(value, str):
+                place = np.frombuffer(value.encode()[:MAX_CHARACTERS].ljust(MAX_CHARACTERS, b"\0"), "S1")
+            else:
+                array = np.asarray(value)
+                place = np.full(slot.shape, unwritten(slot.dtype), slot.dtype)
+                place[tuple(slice(size) for size in array.shape)] = array
+            self._write(f"populations/{name}", (), place)
+        self.sync()
+        self._write("populations/committed", (), self._committed)
 
     def write_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
         """Write one draw, numbered from 0, of each chain (Bayesian EM: of the best start), then commit it.
@@ -303,7 +298,7 @@ class RunWriter:
             self._write("posterior/tau", place, own.taus)
 
     def _write_counts(self, group: str, place: tuple[int, int], record: Record) -> None:
-        """Write the counts of a record; a file of format 1 has no place for them."""
+        """Write the counts of a record, if the file was laid out with them."""
         if self._counts:
             for name, count in zip(self._counts, record.counts, strict=True):
                 self._write(f"{group}/{name}", place, count)

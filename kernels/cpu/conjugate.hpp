@@ -2,7 +2,7 @@
 // hyperparameters, normal inverse Wishart conditionals, and draws from them given random numbers. All arrays
 // are float64; K components, D channels.
 //
-// Every number is computed by the operations of dpmix/model/reference.py in their order, without fused
+// Every number is computed by the operations of tests/model/native_reference.py in their order, without fused
 // multiply-adds, so the bits are the same on every processor.
 #pragma once
 

@@ -1,7 +1,7 @@
 // One small symmetric matrix at a time, for the draws of the hyperparameters. Matrices are float64 [D][D], by
 // rows, and only their lower triangles are read.
 //
-// Every number is computed by the operations of dpmix/model/reference.py in their order, without fused
+// Every number is computed by the operations of tests/model/native_reference.py in their order, without fused
 // multiply-adds, so the bits are the same on every processor.
 #pragma once
 

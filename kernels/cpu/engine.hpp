@@ -11,6 +11,21 @@
 //
 // engine.cpp holds what the passes share; each pass has its own file, pass_*.cpp. The order of a chunk's
 // events is in order.hpp.
+//
+// Words of a pass, here and in the CUDA kernels:
+//   event      a row of the data; its label is the component that the latest draw assigned it to
+//   component  a normal of the mixture, 0 to K - 1
+//   chunk      65,536 consecutive events; an event has a place in its chunk
+//   piece      the events of a task: some places of a chunk, in the chunk's order (Piece, sweep.hpp)
+//   tile       the events that are evaluated together, a channel at a time (tile.hpp)
+//   pack       to write a mixture as the kernels read it, in float32 (pack.hpp)
+//   row        of a whitener: its numbers for one channel; of a packed mixture: all numbers of a component
+//   lane       a number of a vector (simd.hpp), a thread of a warp; in dpmix/engines, a stream of a device
+//   slot       the place of a chunk in a batch on a device
+//   run        events of one component in one chunk whose moments are summed together (runs.hpp)
+//
+// A label is drawn by draw_labels (pass_draw.cpp), which packs the mixture (pack.hpp) and gives threads pieces
+// (parallel.hpp); for each tile, evaluate.hpp finds the candidates and draw.hpp inverts their cumulative sum.
 #pragma once
 
 #include <algorithm>

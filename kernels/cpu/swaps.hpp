@@ -1,5 +1,5 @@
 // The label-swap moves of dpmix/model/label_swaps.py, given their random numbers: the operations of
-// dpmix/model/reference.py in the same order, so the same moves are accepted.
+// tests/model/native_reference.py in the same order, so the same moves are accepted.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpmix.association import regression
-from dpmix.association.regression import ENOUGH, Fit, Predictors, fit
+from dpmix.association.regression import ENOUGH, Predictors, RegressionFit, fit
 
 Array = np.ndarray
 DONORS, RESPONSES = 6, 120
@@ -65,7 +65,7 @@ def panel(seed: int, effect: float = 0.3) -> tuple[Array, Array, Predictors, Arr
     return y, variances, columns, truth
 
 
-def scores(made: Fit, truth: Array) -> tuple[Array, Array, Array]:
+def scores(made: RegressionFit, truth: Array) -> tuple[Array, Array, Array]:
     """Return whether 90% intervals cover the truth, p-values, and standard deviations of the effects."""
     sds = np.sqrt(made.covariances[:, :, 1, 1])
     below = (made.weights * stats.norm.cdf(truth[:, None], made.means[:, :, 1], sds)).sum(axis=1)

@@ -23,7 +23,7 @@ from whole_runs import assert_identical
 
 from dpmix.cli import main
 from dpmix.cli.values import GivenPath
-from dpmix.config.load import load_config
+from dpmix.config.load import load_config, parse_config
 from dpmix.config.schema import Config
 from dpmix.engines import cuda
 from dpmix.engines.cuda_devices import DeviceInfo
@@ -31,7 +31,8 @@ from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_sources
-from dpmix.runs import bem, loop, mcmc
+from dpmix.populations import whole_run
+from dpmix.runs import bem, describe, loop, mcmc, reader
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
@@ -83,7 +84,16 @@ class FakeRun:
 
     def __call__(self, config: Config, **given: Any) -> loop.Result:
         self.given = {"config": config, **given}
-        return loop.Result(Path(config.output.path), self.body(self.given), ["a summary"])
+        return loop.Result(Path(config.output.path), self.body(self.given))
+
+
+@pytest.fixture
+def without_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make runs of `FakeRun` end as if they had written a run file."""
+    monkeypatch.setattr(whole_run, "open_run", lambda path: path)
+    monkeypatch.setattr(whole_run, "keep_populations", lambda run, engine: run)
+    monkeypatch.setattr(reader, "open_run", lambda path: path)
+    monkeypatch.setattr(describe, "describe_run", lambda run: ["a summary"])
 
 
 # Help
@@ -128,6 +138,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mcmc", "bem"])
+@pytest.mark.usefixtures("without_file")
 def test_options_reach_the_run(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRun()
     monkeypatch.setattr(LOOPS[kind], f"run_{kind}", fake)
@@ -276,6 +287,7 @@ def test_a_path_may_not_be_empty(folder: Path) -> None:
 # Sampling: output
 
 
+@pytest.mark.usefixtures("without_file")
 def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(given: dict[str, Any]) -> bool:
         logging.getLogger("dpmix").info("the engine is cpu")
@@ -297,6 +309,7 @@ def test_quiet_shows_warnings_only(folder: Path, monkeypatch: pytest.MonkeyPatch
 # Sampling: signals
 
 
+@pytest.mark.usefixtures("without_file")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=SIGTERM_KILLS)]
 )
@@ -436,19 +449,26 @@ def test_a_run_file_is_the_config_of_another_run(folder: Path) -> None:
 
 
 def test_init_writes_a_config_that_runs(folder: Path) -> None:
+    """With the keys that differ from file to file, and with all."""
     dpmix("init", "in/events.csv", "--output", "in/new.yaml")
-    config = load_config("in/new.yaml")
-    assert config.data.files == ["events.csv"]
-    assert config.data.channels == ["a", "b", "c"]
+    short = load_config("in/new.yaml")
+    assert short.data.files == ["events.csv"]
+    assert short.data.channels == ["a", "b", "c"]
+    assert len([line for line in Path("in/new.yaml").read_text().splitlines() if line[:1] != "#"]) <= 12
+    settings = ["--set", "mcmc.burn_in=1", "--set", "mcmc.draws=2", "--set", "model.components=4"]
+    dpmix("mcmc", "in/new.yaml", *settings, *ON_CPU)
+    dpmix("init", "in/events.csv", "--output", "in/all.yaml", "--all")
+    dpmix("mcmc", "in/all.yaml", *settings, "--output", "all.h5", *ON_CPU)
+    config = load_config("in/all.yaml")
+    assert config.model_copy(update={"data": short.data}) == short
     assert {name: t.method for name, t in config.data.transform.items()} == {
         "default": "auto",
         "a": "linear",
         "b": "linear",
         "c": "linear",
     }
-    settings = ["--set", "mcmc.burn_in=1", "--set", "mcmc.draws=2", "--set", "model.components=4"]
-    dpmix("mcmc", "in/new.yaml", *settings, *ON_CPU)
     assert open_run("run.h5").complete
+    np.testing.assert_array_equal(open_run("run.h5").means, open_run("all.h5").means)
 
 
 def test_init_of_a_folder(folder: Path) -> None:
@@ -545,8 +565,10 @@ def test_init_of_real_files(
     shared_data: Path, tmp_path: Path, files: list[str], n_taken: int | None, method: str | None
 ) -> None:
     output = tmp_path / "run.yaml"
-    dpmix("init", *(shared_data / file for file in files), "--output", output)
+    dpmix("init", *(shared_data / file for file in files), "--output", output, "--all")
     config = load_config(output)
+    short = dpmix("init", *(shared_data / file for file in files)).stdout
+    assert parse_config(short, "short").data.channels == config.data.channels
     (first, *_) = open_sources(config.data.files, tmp_path)
     taken = config.data.channels
     assert taken is not None

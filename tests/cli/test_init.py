@@ -68,7 +68,9 @@ def test_mcmc_accepts_what_init_writes(tmp_path: Path, name: str, monkeypatch: p
 
 
 def test_left_out_channels_are_comments_with_the_reason(tmp_path: Path) -> None:
-    text = dpmix("init", write(tmp_path, "facsdiva")).stdout
+    path = write(tmp_path, "facsdiva")
+    assert "L/D Aqua, BV510-H, BV510-W (viability stain)" in dpmix("init", path).stdout
+    text = dpmix("init", path, "--all").stdout
     assert "# - L/D Aqua  # detector BV510-A; left out: viability stain" in text
     assert "left out: pulse height of the same detector as PE-A" in text
     assert "left out: constant: 0 in all 2000 events read" in text
@@ -91,7 +93,7 @@ def test_a_file_with_a_wrong_matrix_gets_a_config_without_it(tmp_path: Path) -> 
 
 def test_linear_and_logarithmic_measurements_have_one_scale(tmp_path: Path) -> None:
     path = write(tmp_path, "moflo")
-    text = dpmix("init", path).stdout
+    text = dpmix("init", path, "--all").stdout
     assert "FL1_Lin_Height: {method: logicle, t: 10000, w:" in text  # 65,536 / $PnG
 
 
@@ -163,9 +165,9 @@ def test_init_proposes_a_gate_for_single_cells(tmp_path: Path) -> None:
     (x, y), *_, (_, top) = gate.vertices
     assert x / y == pytest.approx(gate.low)
     assert 49_000 < y < 51_000 < 89_000 < top < 91_000
-    text, _ = write_config([str(tmp_path / "a.csv")], Path(), "auto")
+    text, _ = write_config([str(tmp_path / "a.csv")], Path(), "auto", every_key=True)
     assert f"# Single cells, proposed: FSC-A is {gate.low:.2f} to {gate.high:.2f} times FSC-H," in text
     assert parse_config(text, "run.yaml").data.gate is None
     (tmp_path / "b.csv").write_text("FSC-A,CD3,CD4\n" + "1,2,3\n4,5,7\n" * 100)
-    text, _ = write_config([str(tmp_path / "b.csv")], Path(), "auto")  # without height
+    text, _ = write_config([str(tmp_path / "b.csv")], Path(), "auto", every_key=True)  # without height
     assert "Single cells" not in text

@@ -18,7 +18,7 @@ MAX_THREADS = "1024"
 SHARED = re.compile(r" (\d+) TLS .* _ZZ(\d+)(\w+)$", re.MULTILINE)
 """A local array in shared memory as `readelf` lists it: bytes, length of its function's name, the name."""
 SANITIZERS = {
-    "": ["-O2", "-march=native"],
+    "": ["-O3", "-march=native"],
     "address": ["-O1", "-g1", "-fsanitize=address"],
     "thread": ["-O1", "-g1", "-fsanitize=thread"],
 }

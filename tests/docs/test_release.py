@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import tomllib
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,6 +31,44 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert {dpmix.__version__, version("dpmix-cytometry"), citation["version"], releases[0][0]} == {stated}
     assert str(citation["date-released"]) == releases[0][1]
     assert changelog.index("## Unreleased") < changelog.index(f"## {releases[0][0]}")
+
+
+@pytest.fixture(scope="module")
+def checks() -> Any:
+    """The script of `make release-check`."""
+    spec = importlib.util.spec_from_file_location("release_check", ROOT / ".ci" / "release_check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_release_check_finds_nothing_wrong_but_what_the_owner_must_fill_in(checks: Any) -> None:
+    found = {check.__name__: [*check()] for check in checks.CHECKS}
+    assert {name: problems for name, problems in found.items() if problems} == {}
+    assert {line.partition(":")[0] for line in checks.unfilled()} <= {
+        *("pyproject.toml", "CITATION.cff", "conda/recipe.yaml", "paper.md", "CHANGELOG.md"),
+    }
+
+
+def test_release_check_finds_what_is_wrong(checks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checks.read
+    wrong = {
+        "CITATION.cff": ("version: 1.", "version: 9."),
+        "conda/recipe.yaml": ("    - scipy >=1.13\n", ""),
+        "README.md": ("BSD--3--Clause", "MIT"),
+        "SECURITY.md": ("docs/explanation/validation.md", "docs/nowhere.md"),
+        "paper.md": ("[@miller2019]", "[@nobody2019]"),
+    }
+    for name, (text, _) in wrong.items():
+        assert text in real(name)
+    monkeypatch.setattr(checks, "read", lambda name: real(name).replace(*wrong.get(name, ("", ""))))
+    assert [line.partition(":")[0] for line in checks.versions()] == ["CITATION.cff"]
+    assert [*checks.recipe()] == ["conda/recipe.yaml: lacks scipy >=1.13"]
+    assert [*checks.badges()] == ["README.md: badge license says MIT, need BSD--3--Clause"]
+    assert [line.partition(":")[0] for line in checks.links()] == ["SECURITY.md"]
+    assert [*checks.paper()] == ["paper.bib: lacks nobody2019", "paper.bib: miller2019 is not cited"]
 
 
 def test_the_paper_is_cited() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.likelihood import Points
 from dpmix.model.mixture import Array
 
 
-def dense_posterior(points: Points, fit: Fit, times: Array, slope_sd: float = 0.0) -> tuple[Array, Array]:
+def dense_posterior(
+    points: Points, fit: SignalFit, times: Array, slope_sd: float = 0.0
+) -> tuple[Array, Array]:
     """Return mean [k] and covariance [k, k] of the signal at given times."""
     own, noise = fit.covariance, fit.covariance.nugget + points.errors**2
     middle = points.times.mean()

@@ -18,7 +18,7 @@ from test_local import KINDS, SLOPE_SD, example, predictive_variance
 from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.device import Device
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
 from dpmix.errors import DpmixError
@@ -50,7 +50,7 @@ def gain_lost(points: Points, found: LocalPosterior, other: LocalPosterior, plac
     return (left - least) / own.variance
 
 
-def check_equal(points: Points, fit: Fit, at: Array, size: int, device: Device) -> None:
+def check_equal(points: Points, fit: SignalFit, at: Array, size: int, device: Device) -> None:
     """Compare with the CPU.
 
     By a Matern correlation of 1/2, far points reduce the variance by nothing but rounding: some designs may
@@ -68,20 +68,20 @@ def check_equal(points: Points, fit: Fit, at: Array, size: int, device: Device) 
         np.testing.assert_allclose(got, other, rtol=1e-10, atol=1e-11, err_msg=name)
 
 
-def in_pairs(n: int, kind: Correlation = "matern32") -> tuple[Points, Fit]:
+def in_pairs(n: int, kind: Correlation = "matern32") -> tuple[Points, SignalFit]:
     """Return points at regular times, two at each, so that two gains are always equal."""
     points, fit = example(n, kind)
     times = np.repeat(np.arange(n // 2), 2).astype(np.float64)
     return make_points(times, points.values, np.full(n, 0.1)), fit
 
 
-def regular(n: int) -> tuple[Points, Fit]:
+def regular(n: int) -> tuple[Points, SignalFit]:
     """Return points at regular times: gains on both sides of a prediction are equal but for rounding."""
     points, fit = example(n)
     return make_points(np.arange(n, dtype=np.float64), points.values, np.full(n, 0.1)), fit
 
 
-def smooth(n: int) -> tuple[Points, Fit]:
+def smooth(n: int) -> tuple[Points, SignalFit]:
     """Return a signal so smooth that designs reach far."""
     points, fit = example(n)
     return points, dataclasses.replace(fit, covariance=Covariance("matern32", 0.04, 500.0, 0.003))
@@ -119,7 +119,7 @@ def test_designs_reach_as_far_as_the_candidates(device: Device) -> None:
 @pytest.mark.parametrize("make", [in_pairs, regular])
 @pytest.mark.parametrize("n", [40, 600])
 def test_the_first_of_equal_gains_is_taken(
-    n: int, make: Callable[[int], tuple[Points, Fit]], device: Device
+    n: int, make: Callable[[int], tuple[Points, SignalFit]], device: Device
 ) -> None:
     points, fit = make(n)
     middle = float(points.times[n // 2])
@@ -153,7 +153,7 @@ def test_threads_share_a_device(device: Device) -> None:
 
 def message_of_singular(device: Device | None) -> str:
     points = make_points(np.zeros(9), np.arange(9.0), np.zeros(9))
-    fit = Fit(Covariance("squared", 1.0, 1.0, 1e-300), 0.0, 1.0, 0.0, 1, True)
+    fit = SignalFit(Covariance("squared", 1.0, 1.0, 1e-300), 0.0, 1.0, 0.0, 1, True)
     with pytest.raises(np.linalg.LinAlgError) as error:
         local_posterior(points, fit, np.array([0.0, 1.0]), 0.0, device=device)
     return str(error.value)

@@ -15,7 +15,7 @@ from test_likelihood import KINDS, exact_value, example
 
 from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
-from dpmix.drift.fit import Prior, fit, fit_blocks
+from dpmix.drift.fit import SignalPrior, fit, fit_blocks
 from dpmix.drift.likelihood import Points, likelihood, make_points
 from dpmix.errors import DpmixError
 
@@ -165,7 +165,7 @@ def test_wrong_float32_kernels_are_caught(
 
 
 def test_fit_in_float32_is_near_that_of_the_cpu(single: object) -> None:
-    points, prior = example(200, 10), Prior.weak(10.0, 0.1)
+    points, prior = example(200, 10), SignalPrior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=single), fit(points, prior)
     assert got.converged
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), atol=1e-2)
@@ -186,7 +186,7 @@ def test_order_of_threads_does_not_change_a_bit(
 
 
 def test_fit_is_that_of_the_cpu(device: object) -> None:
-    points, prior = example(200, 10), Prior.weak(10.0, 0.1)
+    points, prior = example(200, 10), SignalPrior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=device), fit(points, prior)
     assert (got.converged, got.steps) == (expected.converged, expected.steps)
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
@@ -196,7 +196,7 @@ def test_fits_of_blocks_and_averages_are_those_of_the_cpu(
     device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpmix.drift.fit.COARSEST", 100)
-    points, prior = example(160, 5), Prior.weak(10.0, 0.1)
+    points, prior = example(160, 5), SignalPrior.weak(10.0, 0.1)
     given = points.times, points.values, points.errors, prior
     asked: list[int] = []
     sums = device.sums  # type: ignore[attr-defined]

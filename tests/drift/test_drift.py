@@ -13,12 +13,14 @@ from click.testing import CliRunner, Result
 
 from dpmix.cli import main
 from dpmix.drift.covariance import CORRELATIONS, Correlation
-from dpmix.drift.fit import Prior, fit
+from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
 from dpmix.errors import DataError
 from dpmix.inputs.event_times import time_problem
+from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.gated_events import in_population, read_gated
+from dpmix.inputs.opening import open_source
 from dpmix.inputs.recording import Recording, study
 from dpmix.inputs.sources import source_of_array
 from dpmix.model.mixture import Array
@@ -48,7 +50,7 @@ def test_a_fast_signal_is_not_taken_for_noise() -> None:
     for _ in range(8):
         wave = 0.3 * np.sin(2.0 * np.pi * (times / random.uniform(9.0, 13.0) + random.random()))
         points = make_points(times, wave + 0.1 * random.standard_normal(150), errors)
-        covariance = fit(points, Prior.weak(100.0, 0.1)).covariance
+        covariance = fit(points, SignalPrior.weak(100.0, 0.1)).covariance
         assert covariance.variance > 5.0 * covariance.nugget
 
 
@@ -174,7 +176,7 @@ def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
     )
     done = run(*files, "--output", str(output))
     assert done.exit_code == 0, done.output
-    assert "timeless.csv: has no channel of time; --by event" in done.output
+    assert "\ntimeless.csv: has no channel of time; --by event" in done.output
     with (output / "drift.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["file"], row["channel"], row["verdict"]) for row in rows] == [
@@ -197,11 +199,43 @@ def test_command_writes_table_figures_and_page(tmp_path: Path) -> None:
     assert "--fail-above 0.05: step.csv" in failed.output
     assert run(*again, "0.9").exit_code == 0
     assert run(files[2], "--by", "event", "--output", str(tmp_path / "by")).exit_code == 0
+    timed = [files[0], files[2], "--output", str(tmp_path / "timed"), "--fail-above", "0.9"]
+    assert run(*timed).exit_code == 0  # a file without time is a line where others have it
+    alone = run(files[2], "--output", str(tmp_path / "alone"))
+    assert alone.exit_code == 1
+    assert alone.output.count("warning: timeless.csv: has no channel of time") == 1
     assert run(files[1], "--local", "--output", str(tmp_path / "local")).exit_code == 0
     with (tmp_path / "local" / "drift.csv").open() as file:
         local = list(csv.DictReader(file))
     assert local[0]["change points"] == rows[0]["change points"]
     assert local[0]["high"] != rows[0]["high"]
+
+
+def test_channels_that_a_run_leaves_out_are_named_and_do_not_count(tmp_path: Path) -> None:
+    """SSC-W drifts for the whole recording; SSC-A and CD3 do not."""
+    random = np.random.default_rng(4)
+    times = np.sort(random.uniform(0.0, 50.0, 6_000))
+    scatter = random.normal(50_000, 5_000, 6_000) + 30_000 * (times > 20.0)
+    area = random.normal(50_000, 5_000, 6_000)
+    values = np.column_stack((times, scatter, random.lognormal(6.0, 1.0, 6_000), area)).astype(np.float32)
+    write_fcs(tmp_path / "a.fcs", values, ["Time", "SSC-W", "FITC-A", "SSC-A"], ["", "", "CD3", ""])
+    found = study(open_source(tmp_path / "a.fcs"), threads=1)
+    names = [one.name for one in found.channels]
+    assert dict(zip(names, found.counted, strict=True)) == {
+        **{"SSC-W": False, "CD3": True, "SSC-A": True},
+        "event rate": True,
+    }
+    assert found.channels[names.index("SSC-W")].verdict == "steps"
+    assert found.shares[names.index("SSC-W")] > 0.3
+    assert found.unsteady == 0.0
+    assert found.worst.name != "SSC-W"
+    end = "steady; not counted: SSC-W (steps, "
+    assert end in found.sentence
+    assert run(str(tmp_path / "a.fcs"), "--output", str(tmp_path / "d"), "--fail-above", "0.1").exit_code == 0
+    page = (tmp_path / "d" / "report.html").read_text()
+    assert page.index("CD3</td>") < page.index("SSC-W (not counted)</td>")
+    with (tmp_path / "d" / "drift.csv").open() as file:
+        assert {row["channel"]: row["counted"] for row in csv.DictReader(file)}["SSC-W"] == "no"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from scipy.special import gamma, kv
 from scipy.stats import multivariate_normal
 
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
-from dpmix.drift.fit import Prior, fit
+from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.likelihood import Points, coarse_to_fine, likelihood, make_points
 from dpmix.drift.posterior import posterior
 from dpmix.engines.cpu import instruction_sets
@@ -169,7 +169,7 @@ def test_impossible_points_are_refused(times: list[float], errors: list[float], 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fisher_scoring_ends_at_the_maximum(kind: Correlation) -> None:
-    points, prior = example(400, 30), Prior.weak(10.0, 0.1)
+    points, prior = example(400, 30), SignalPrior.weak(10.0, 0.1)
     found = fit(points, prior, kind)
     assert found.converged
     logs = found.covariance.logs()
@@ -194,7 +194,7 @@ def coverage(factor: float, runs: int) -> float:
     for seed in range(runs):
         own = Covariance("matern32", 0.5, 1.5, 0.01)
         points, signal = simulated(300, own, np.random.default_rng(seed))
-        found = posterior(points, fit(points, Prior.weak(10.0, 0.2)), points.times)
+        found = posterior(points, fit(points, SignalPrior.weak(10.0, 0.2)), points.times)
         inside.append((np.abs(signal - found.mean) <= factor * 1.6449 * found.sd).mean())
     return float(np.mean(inside))
 

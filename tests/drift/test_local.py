@@ -9,7 +9,7 @@ import pytest
 from dense import dense_posterior
 
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import LOCAL_SDS, MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
@@ -20,21 +20,25 @@ FIXED = (1e-6, 1e-6)  # prior that keeps the parameters of the stationary fit
 SLOPE_SD = 0.02
 
 
-def example(n: int, kind: Correlation = "matern32", seed: int = 1) -> tuple[Points, Fit]:
+def example(n: int, kind: Correlation = "matern32", seed: int = 1) -> tuple[Points, SignalFit]:
     """Return a signal that is quiet and then active, with two equal times and unequal errors, and a fit."""
     random = np.random.default_rng(seed)
     times = np.sort(random.uniform(0.0, 100.0, n))
     times[n // 2] = times[n // 2 - 1]
     errors = random.uniform(0.05, 0.15, n)
     values = 3.0 + np.where(times > 50.0, 0.5 * np.sin(times / 2.0), 0.0) + errors * random.standard_normal(n)
-    return make_points(times, values, errors), Fit(Covariance(kind, 0.04, 6.0, 0.003), 3.0, 0.1, 0.0, 1, True)
+    return make_points(times, values, errors), SignalFit(
+        Covariance(kind, 0.04, 6.0, 0.003), 3.0, 0.1, 0.0, 1, True
+    )
 
 
-def noise_of(points: Points, fit: Fit) -> Array:
+def noise_of(points: Points, fit: SignalFit) -> Array:
     return fit.covariance.nugget + points.errors**2
 
 
-def predictive_variance(points: Points, fit: Fit, own: Covariance, design: list[int], at: float) -> float:
+def predictive_variance(
+    points: Points, fit: SignalFit, own: Covariance, design: list[int], at: float
+) -> float:
     """Return the variance of the signal at a time given the values of a design."""
     times = points.times[design]
     cov = own.between(times, times) + np.diag(noise_of(points, fit)[design])
@@ -42,7 +46,7 @@ def predictive_variance(points: Points, fit: Fit, own: Covariance, design: list[
     return float(own.variance - cross @ np.linalg.solve(cov, cross))
 
 
-def design_plainly(points: Points, fit: Fit, own: Covariance, at: float, size: int) -> list[int]:
+def design_plainly(points: Points, fit: SignalFit, own: Covariance, at: float, size: int) -> list[int]:
     """Return the design by trying every point at every step."""
     design = np.argsort(np.abs(points.times - at), kind="stable")[:6].tolist()[:size]
     while len(design) < size:
@@ -90,7 +94,7 @@ def test_rounding_does_not_choose_between_equal_gains() -> None:
     """At regular times all designs have one shape, though the times are rounded."""
     times = 0.1 * np.arange(700)
     points = make_points(times, np.zeros(700), np.full(700, 0.1))
-    fit = Fit(Covariance("matern32", 0.04, 1.0, 0.003), 0.0, 0.1, 0.0, 1, True)
+    fit = SignalFit(Covariance("matern32", 0.04, 1.0, 0.003), 0.0, 0.1, 0.0, 1, True)
     places = np.arange(150, 550, 7)
     found = local_posterior(points, fit, times[places], SLOPE_SD, 20, FIXED)
     shapes = found.designs - places[:, None]
@@ -186,7 +190,7 @@ def test_impossible_sizes_are_refused(size: int) -> None:
 
 def test_singular_designs_are_an_error() -> None:
     points = make_points(np.zeros(5), np.arange(5.0), np.zeros(5))
-    fit = Fit(Covariance("squared", 1.0, 1.0, 0.0), 0.0, 1.0, 0.0, 1, True)
+    fit = SignalFit(Covariance("squared", 1.0, 1.0, 0.0), 0.0, 1.0, 0.0, 1, True)
     with pytest.raises(np.linalg.LinAlgError, match=r"positive|singular"):
         local_posterior(points, fit, points.times, 0.0)
 

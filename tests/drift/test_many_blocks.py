@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dpmix.cli import main
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.fit import Fit
+from dpmix.drift.fit import SignalFit
 from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
 from dpmix.drift.local import local_blocks
@@ -116,7 +116,7 @@ def test_local_fits_of_many_blocks_are_those_of_averages() -> None:
     random, n = np.random.default_rng(2), 20_000
     times, signal = np.linspace(0.0, 100.0, n), 0.1 * np.sin(np.linspace(0.0, 9.0, n))
     points = make_points(times, signal + 0.125 * random.standard_normal(n), np.full(n, 0.125), 0)
-    fit = Fit(Covariance("matern32", 0.01, 20.0, 1e-5), 0.0, 0.0, 0.0, 1, True)
+    fit = SignalFit(Covariance("matern32", 0.01, 20.0, 1e-5), 0.0, 0.0, 0.0, 1, True)
     mean, sd, covariance = local_blocks(points, fit, 0.001)
     exact = posterior(points, fit, times, 0.001)
     assert len(mean) == n

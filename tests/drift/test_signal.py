@@ -13,16 +13,16 @@ from dpmix.drift import markov
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.exact import smooth, whiten
-from dpmix.drift.fit import Fit, Prior, fit, fit_blocks
+from dpmix.drift.fit import SignalFit, SignalPrior, fit, fit_blocks
 from dpmix.drift.likelihood import Points, make_points
-from dpmix.drift.posterior import Posterior, posterior
+from dpmix.drift.posterior import SignalPosterior, posterior
 from dpmix.model.mixture import Array
 
 RANGES = (0.003, 1.3, 400.0)
 SLOPE_SD = 0.3
 
 
-def example(n: int, kind: Correlation, reach: float) -> tuple[Points, Fit]:
+def example(n: int, kind: Correlation, reach: float) -> tuple[Points, SignalFit]:
     """Return points with uneven times, two of them equal, and unequal errors, and a fit."""
     random = np.random.default_rng(n)
     times = np.sort(random.uniform(0.0, 10.0, n))
@@ -30,7 +30,7 @@ def example(n: int, kind: Correlation, reach: float) -> tuple[Points, Fit]:
     errors = random.uniform(0.05, 0.3, n)
     values = np.sin(times) + 3.0 + errors * random.standard_normal(n)
     points = make_points(times, values, errors, 0)
-    return points, Fit(Covariance(kind, 0.7, reach, 0.02), 0.0, 0.0, 0.0, 1, True)
+    return points, SignalFit(Covariance(kind, 0.7, reach, 0.02), 0.0, 0.0, 0.0, 1, True)
 
 
 @pytest.mark.parametrize("kind", CORRELATIONS)
@@ -45,7 +45,7 @@ def test_whitening_is_by_the_cholesky_factor(kind: Correlation, reach: float) ->
     np.testing.assert_allclose(white, np.linalg.solve(root, columns), atol=1e-8)
 
 
-def check_posterior(points: Points, found: Fit, times: Array, got: Posterior) -> None:
+def check_posterior(points: Points, found: SignalFit, times: Array, got: SignalPosterior) -> None:
     """Compare with dense matrices; the smallest standard deviation here is 0.02."""
     mean, cov = dense_posterior(points, found, times, SLOPE_SD)
     np.testing.assert_allclose(got.mean, mean, atol=1e-8)
@@ -70,7 +70,7 @@ def test_the_posterior_of_thousands_of_noisy_blocks_is_that_of_dense_matrices() 
     times = np.sort(random.uniform(0.0, 100.0, n))
     values = 0.05 * np.sin(times / 10.0) + 0.125 * random.standard_normal(n)
     points = make_points(times, values, np.full(n, 0.125), 0)
-    found = Fit(Covariance("matern32", 0.05**2, 20.0, 1e-4), 0.0, 0.0, 0.0, 1, True)
+    found = SignalFit(Covariance("matern32", 0.05**2, 20.0, 1e-4), 0.0, 0.0, 0.0, 1, True)
     mean, cov = dense_posterior(points, found, times)
     got = posterior(points, found, times)
     np.testing.assert_allclose(got.mean, mean, atol=1e-9)
@@ -109,7 +109,7 @@ def test_a_million_blocks_are_smoothed() -> None:
     random, n = np.random.default_rng(3), 1_000_000
     times, signal = np.linspace(0.0, 100.0, n), 0.1 * np.sin(np.linspace(0.0, 12.0, n))
     points = make_points(times, signal + 0.125 * random.standard_normal(n), np.full(n, 0.125), 0)
-    found = Fit(Covariance("matern32", 0.01, 20.0, 1e-9), 0.0, 0.0, 0.0, 1, True)
+    found = SignalFit(Covariance("matern32", 0.01, 20.0, 1e-9), 0.0, 0.0, 0.0, 1, True)
     got = posterior(points, found, times, 0.001)
     assert got.covariance(0, n - 1) < got.sd[0] ** 2
     assert np.abs(got.mean - signal).max() < 6.0 * got.sd.max() < 0.02
@@ -140,7 +140,7 @@ def blocks(n: int, signal: Array, seed: int = 1) -> tuple[Array, Array, Array]:
 
 def test_few_blocks_are_fitted_as_they_are() -> None:
     given = blocks(300, np.sin(np.linspace(0.0, 9.0, 300)))
-    prior = Prior.weak(100.0, 0.125)
+    prior = SignalPrior.weak(100.0, 0.125)
     assert fit_blocks(*given, prior) == fit(make_points(*given), prior)
 
 
@@ -155,7 +155,7 @@ def exact_density(given: tuple[Array, Array, Array], own: Covariance) -> float:
 
 def test_the_best_resolution_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow signal by averages, a fast one by the blocks; the density is the exact one of all blocks."""
-    n, prior = 1_500, Prior.weak(100.0, 0.125)
+    n, prior = 1_500, SignalPrior.weak(100.0, 0.125)
     at = np.linspace(0.0, 100.0, n)
     for signal, reach in ((0.1 * np.sin(at / 15.0), (5.0, 60.0)), (0.5 * np.sin(at / 0.06), (0.01, 1.0))):
         given = blocks(n, signal)
@@ -174,7 +174,7 @@ def test_many_blocks_are_judged_as_well_as_their_averages() -> None:
         random, n = np.random.default_rng(seed), 12_000
         times = np.linspace(0.0, 100.0, n)
         values = 0.4 * np.sin(times / 2.4 + seed) + 0.125 * random.standard_normal(n)
-        prior = Prior.weak(100.0, 0.125)
+        prior = SignalPrior.weak(100.0, 0.125)
         best = fit_blocks(times, values, np.full(n, 0.125), prior)
         alone = fit(make_points(times, values, np.full(n, 0.125)), prior)
         exact = fitting._with_all_blocks(alone, times, values, np.full(n, 0.125), prior)
@@ -192,7 +192,7 @@ def test_intervals_of_many_noisy_blocks_cover_as_often_as_stated() -> None:
             np.linspace(0.0, 100.0, 4_000), nodes, root @ np.random.default_rng(seed).standard_normal(401)
         )
         times, values, errors = blocks(4_000, signal, seed)
-        found = fit_blocks(times, values, errors, Prior.weak(100.0, 0.125))
+        found = fit_blocks(times, values, errors, SignalPrior.weak(100.0, 0.125))
         got = posterior(make_points(times, values, errors, 0), found, times)
         inside.append((np.abs(signal - got.mean) <= 1.6449 * got.sd).mean())
     assert abs(np.mean(inside) - 0.9) < 0.06

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from dpmix.drift import steps
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.fit import Prior
+from dpmix.drift.fit import SignalPrior
 from dpmix.drift.judge import judge
 from dpmix.drift.steps import (
     MOST_SHORTEST,
@@ -155,7 +155,7 @@ def test_the_evidence_of_steps_is_the_density_of_the_values(
     assert set(changes) <= set(groups)
     times, errors = np.sort(random.uniform(0.0, 10.0, 20)), random.uniform(0.1, 0.2, 20)
     values = 0.4 * (np.arange(20) >= 8) + 0.15 * random.standard_normal(20)
-    prior = Prior.weak(float(times[-1] - times[0]), float(np.median(errors)))
+    prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
 
     def plainly(kept: list[int]) -> float:
         logs = []

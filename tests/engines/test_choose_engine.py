@@ -12,7 +12,7 @@ import pytest
 from dpmix import open_run
 from dpmix.config.engine import EngineConfig
 from dpmix.config.schema import Config
-from dpmix.engines.choose import Choice, choose_backend, make_engine, warn_of_other_arithmetic
+from dpmix.engines.choose import EngineChoice, choose_backend, make_engine, warn_of_other_arithmetic
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.model.mixture import Mixture
@@ -70,18 +70,18 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.mark.parametrize(
     ("backend", "began", "found", "expected"),
     [
-        ("auto", None, True, Choice("cuda", "auto: 1 device")),
-        ("auto", None, False, Choice("cpu", "auto: no usable GPU; dpmix devices says why")),
-        ("cpu", None, True, Choice("cpu", "as the config says")),
-        ("cuda", None, True, Choice("cuda", "as the config says")),
-        ("auto", "cpu", True, Choice("cpu", "auto: the run started on it")),
-        ("auto", "cuda", True, Choice("cuda", "auto: the run started on it")),
-        ("cpu", "cuda", False, Choice("cpu", "as the config says")),
-        ("cuda", "cpu", True, Choice("cuda", "as the config says")),
+        ("auto", None, True, EngineChoice("cuda", "auto: 1 device")),
+        ("auto", None, False, EngineChoice("cpu", "auto: no usable GPU; dpmix devices says why")),
+        ("cpu", None, True, EngineChoice("cpu", "as the config says")),
+        ("cuda", None, True, EngineChoice("cuda", "as the config says")),
+        ("auto", "cpu", True, EngineChoice("cpu", "auto: the run started on it")),
+        ("auto", "cuda", True, EngineChoice("cuda", "auto: the run started on it")),
+        ("cpu", "cuda", False, EngineChoice("cpu", "as the config says")),
+        ("cuda", "cpu", True, EngineChoice("cuda", "as the config says")),
     ],
 )
 def test_the_backend_of_a_run(
-    cuda: FakeCuda, backend: str, began: str | None, found: bool, expected: Choice
+    cuda: FakeCuda, backend: str, began: str | None, found: bool, expected: EngineChoice
 ) -> None:
     cuda.found = found
     assert choose_backend(EngineConfig.model_validate({"backend": backend}), began) == expected

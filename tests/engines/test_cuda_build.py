@@ -166,6 +166,10 @@ def test_built_kernels_need_no_compiler(compiler: Path) -> None:
     made = build.build([14, 3], ["sm_90", "sm_80"])
     assert len(made) == len(set(made)) == runs(compiler) == 8
     assert build.built("sm_80") == [3, 14]
+    for name in build.PAPER:  # no run compiles these
+        (build.FOLDER / f"{name}.cu").write_text("three\n")
+    assert build.built("sm_80") == [3, 14]
+    assert build.sources() == ["other", "some"]
     code = build.cubin("some", 14, "sm_90")
     assert runs(compiler) == 8
     compiler.unlink()

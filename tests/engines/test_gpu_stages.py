@@ -110,7 +110,7 @@ def test_stages_can_be_chosen(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) 
         run(gpu, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_nothing_measured_is_lost_when_the_run_is_killed(gpu: ModuleType, tmp_path: Path, seed: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -122,10 +122,13 @@ def test_nothing_measured_is_lost_when_the_run_is_killed(gpu: ModuleType, tmp_pa
     command = [sys.executable, str(program), "--output", str(tmp_path / "out"), "--within", "100"]
     with (tmp_path / "printed.txt").open("w") as lines:
         process = subprocess.Popen(command, stdout=lines, stderr=subprocess.STDOUT)
-        time.sleep(random.Random(seed).uniform(0.5, 4.0))
+        log, wanted = tmp_path / "out" / "log.txt", (0, 1, 3, 7)[seed]  # rows; then at any moment
+        while process.poll() is None and (log.read_text().count("\ni ") if log.exists() else -1) < wanted:
+            time.sleep(0.01)
+        time.sleep(random.Random(seed).uniform(0.0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    printed = log.read_text() if (log := tmp_path / "out" / "log.txt").exists() else ""
+    printed = log.read_text()
     record = json.loads(path.read_text()) if (path := tmp_path / "out" / "gpu.json").exists() else {}
     rows = [row for stage in record.get("stages", {}).values() for row in stage["results"].get("rows", [])]
     assert len(rows) >= printed.count("\ni ")  # a row is printed once it is in the record

@@ -7,7 +7,7 @@ import pytest
 
 from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.covariance import SHAPES, Covariance, Shape, first_covariance
-from dpmix.explore.posterior import Judged, Posterior
+from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.model.mixture import Array, Floats
 
 
@@ -32,7 +32,7 @@ def exact(events: Floats, covariance: Covariance, n: int, values: Array) -> tupl
 @pytest.mark.parametrize(("n_events", "dim", "n"), [(1, 1, 1), (33, 3, 5), (4_100, 20, 67), (700, 64, 130)])
 def test_the_posterior_is_that_of_the_textbook(shape: Shape, n_events: int, dim: int, n: int) -> None:
     events, covariance, values = problem(max(n_events, n), dim, n, shape)
-    posterior = Posterior(events, covariance)
+    posterior = EventPosterior(events, covariance)
     posterior.add(events[:n].astype(np.float64), values)
     mean, variance = exact(events, covariance, n, values)
     np.testing.assert_allclose(posterior.mean, mean, atol=2e-5)
@@ -43,7 +43,7 @@ def test_the_posterior_is_that_of_the_textbook(shape: Shape, n_events: int, dim:
 def test_judgements_that_are_added_later_give_the_same(shape: Shape) -> None:
     events, covariance, values = problem(300, 7, 90, shape)
     points = events[:90].astype(np.float64)
-    at_once, in_parts = Posterior(events, covariance), Posterior(events, covariance)
+    at_once, in_parts = EventPosterior(events, covariance), EventPosterior(events, covariance)
     at_once.add(points, values)
     for start, stop in ((0, 1), (1, 24), (24, 24), (24, 90)):
         in_parts.add(points[start:stop], values[start:stop])
@@ -56,7 +56,10 @@ def test_judgements_that_are_added_later_give_the_same(shape: Shape) -> None:
 def test_screens_that_are_added_together_give_the_same_bits(shape: Shape, isa: str) -> None:
     events, covariance, values = problem(700, 7, 90, shape)
     points = events[:90].astype(np.float64)
-    together, one_by_one = Posterior(events, covariance, 1, isa), Posterior(events, covariance, 2, isa)
+    together, one_by_one = (
+        EventPosterior(events, covariance, 1, isa),
+        EventPosterior(events, covariance, 2, isa),
+    )
     together.add(points, values, ends=[1, 24, 30, 70])
     for start, stop in ((0, 1), (1, 24), (24, 30), (30, 70), (70, 90)):
         one_by_one.add(points[start:stop], values[start:stop])
@@ -70,7 +73,7 @@ def test_threads_and_instruction_sets_give_the_same_bits(shape: Shape) -> None:
     events, covariance, values = problem(9_000, 5, 70, shape)
     results = []
     for threads, isa in [(1, None), (3, None), *((1, isa) for isa in instruction_sets())]:
-        posterior = Posterior(events, covariance, threads, isa)
+        posterior = EventPosterior(events, covariance, threads, isa)
         posterior.add(events[:70].astype(np.float64), values)
         results.append((isa, posterior.mean, posterior.variance))
     for isa, mean, variance in results[1:]:
@@ -95,7 +98,7 @@ def test_each_judgement_is_left_out() -> None:
 
 def test_without_judgements_the_posterior_is_the_prior() -> None:
     events, covariance, _ = problem(10, 2, 0)
-    posterior = Posterior(events, covariance)
+    posterior = EventPosterior(events, covariance)
     posterior.add(np.empty((0, 2)), np.empty(0))
     assert (posterior.mean == 0.0).all()
     assert (posterior.variance == np.float32(covariance.variance)).all()

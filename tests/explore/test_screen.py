@@ -7,7 +7,7 @@ import pytest
 
 from dpmix.explore import screen as module
 from dpmix.explore.covariance import Covariance
-from dpmix.explore.posterior import Posterior
+from dpmix.explore.posterior import EventPosterior
 from dpmix.explore.screen import confidence, next_screen
 from dpmix.model.mixture import Floats, Ints
 
@@ -20,18 +20,18 @@ def events() -> Floats:
 
 
 @pytest.fixture
-def posterior(events: Floats) -> Posterior:
-    made = Posterior(events, Covariance("gaussian", np.full(DIM, 1.0), 0.2, 0.01))
+def posterior(events: Floats) -> EventPosterior:
+    made = EventPosterior(events, Covariance("gaussian", np.full(DIM, 1.0), 0.2, 0.01))
     made.add(events[:JUDGED].astype(np.float64), (events[:JUDGED, 0] > 0.5).astype(float))
     return made
 
 
-def chosen(posterior: Posterior, events: Floats, further: float) -> Ints:
+def chosen(posterior: EventPosterior, events: Floats, further: float) -> Ints:
     closed = np.arange(N) < JUDGED
     return next_screen(posterior, events, closed, screen=2, further=further, size=8)
 
 
-def by_textbook(posterior: Posterior, events: Floats, further: float) -> list[int]:
+def by_textbook(posterior: EventPosterior, events: Floats, further: float) -> list[int]:
     """GP-BUCB over all events, with the whole posterior again after each event that is chosen."""
     covariance, found = posterior.judged.covariance, list[int]()
     for _ in range(8):
@@ -47,7 +47,7 @@ def by_textbook(posterior: Posterior, events: Floats, further: float) -> list[in
 
 @pytest.mark.parametrize("further", [0.02, 0.1, 1.0])
 def test_a_screen_is_that_of_all_events(
-    posterior: Posterior, events: Floats, further: float, monkeypatch: pytest.MonkeyPatch
+    posterior: EventPosterior, events: Floats, further: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = by_textbook(posterior, events, further)
     assert chosen(posterior, events, further).tolist() == expected
@@ -55,23 +55,23 @@ def test_a_screen_is_that_of_all_events(
     assert chosen(posterior, events, further).tolist() == expected
 
 
-def test_more_of_the_same_has_the_highest_means(posterior: Posterior, events: Floats) -> None:
+def test_more_of_the_same_has_the_highest_means(posterior: EventPosterior, events: Floats) -> None:
     best = JUDGED + np.argsort(-posterior.mean[JUDGED:], kind="stable")[:8]
     assert chosen(posterior, events, 0.0).tolist() == best.tolist()
 
 
-def test_further_events_are_less_certain(posterior: Posterior, events: Floats) -> None:
+def test_further_events_are_less_certain(posterior: EventPosterior, events: Floats) -> None:
     near, far = (posterior.sd[chosen(posterior, events, further)].mean() for further in (0.0, 1.0))
     assert far > 1.2 * near
 
 
 def test_before_any_judgement_events_are_random_and_far_from_each_other(events: Floats) -> None:
-    prior = Posterior(events, Covariance("gaussian", np.full(DIM, 1.0)))
+    prior = EventPosterior(events, Covariance("gaussian", np.full(DIM, 1.0)))
     first, other = (
         next_screen(prior, events, np.zeros(N, bool), screen=1, seed=seed).tolist() for seed in (1, 2)
     )
     assert len(set(first)) == len(first) == module.SIZE
-    prior = Posterior(np.tile(events, (10, 1)), Covariance("gaussian", np.full(DIM, 1.0)))
+    prior = EventPosterior(np.tile(events, (10, 1)), Covariance("gaussian", np.full(DIM, 1.0)))
     many = np.tile(events, (10, 1))
     seeds = [next_screen(prior, many, np.zeros(10 * N, bool), screen=1, seed=s).tolist() for s in (1, 2)]
     assert seeds[0] != seeds[1]
@@ -79,7 +79,7 @@ def test_before_any_judgement_events_are_random_and_far_from_each_other(events: 
     assert other == first  # all events fit into the pool
 
 
-def test_fewer_events_than_a_screen(posterior: Posterior, events: Floats) -> None:
+def test_fewer_events_than_a_screen(posterior: EventPosterior, events: Floats) -> None:
     closed = np.ones(N, bool)
     closed[[50, 60]] = False
     found = next_screen(posterior, events, closed, screen=2)

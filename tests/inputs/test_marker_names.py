@@ -11,7 +11,7 @@ from test_fcs import channel_keywords, make_fcs
 
 from dpmix.cli import main
 from dpmix.config.data import DataConfig
-from dpmix.config.load import load_config
+from dpmix.config.load import load_config, parse_config
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.marker_names import plain_name, short_names
@@ -64,9 +64,12 @@ def test_init_suggests_names_and_merges_nothing(tmp_path: Path) -> None:
         write_csv(tmp_path / "c.csv", "CD3", "cd45 ra", "CD8", seed=2),
     ]
     config = tmp_path / "run.yaml"
-    result = CliRunner().invoke(main, ["init", *map(str, files), "--output", str(config)])
+    result = CliRunner().invoke(main, ["init", *map(str, files), "--output", str(config), "--all"])
     assert result.exit_code == 0, result.output
     text = config.read_text()
+    short = CliRunner().invoke(main, ["init", *map(str, files)]).stdout
+    assert "\n    # CD45-RA: CD45RA  # b.csv\n" in short
+    assert parse_config(short, "short").data.rename == {}
     assert "# CD8: not in 1 of 3 files: b.csv" in text
     assert "# CD19: only in 1 of 3 files: b.csv; left out" in text
     assert "# - CD45RA  # no marker; left out: not in b.csv, c.csv" in text
@@ -94,7 +97,7 @@ def test_a_spelling_at_another_detector_is_a_missing_channel(tmp_path: Path) -> 
         keywords = channel_keywords([32, 32], ["262144"] * 2, "F", n_events=50)
         keywords |= {f"$P{k}S": marker for k, marker in enumerate(markers, 1)}
         make_fcs(tmp_path / name, values.tobytes(), keywords)
-    result = CliRunner().invoke(main, ["init", str(tmp_path / "a.fcs"), str(tmp_path / "b.fcs")])
+    result = CliRunner().invoke(main, ["init", str(tmp_path / "a.fcs"), str(tmp_path / "b.fcs"), "--all"])
     assert "# - CD45RA  # detector FL2; left out: not in b.fcs" in result.stdout
     assert "# CD45-RA: CD45RA  # b.fcs" in result.stdout
 

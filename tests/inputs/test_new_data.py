@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from dpmix.inputs.event_times import read_times, times_of
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.inputs.opening import open_source, open_sources
-from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
+from dpmix.inputs.preprocess import prepare, prepare_like
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling
 
@@ -109,21 +108,6 @@ def test_a_copy_of_the_file_under_another_name_gives_the_same_bits(tmp_path: Pat
     copy = like(run, tmp_path, "c.fcs")
     np.testing.assert_array_equal(copy.values.view(np.uint32), run.values.view(np.uint32))
     assert (copy.samples, copy.data_hash) == (("c.fcs",), run.data_hash)
-
-
-def test_run_files_up_to_format_2_keep_the_noise_by_seed_and_names(tmp_path: Path) -> None:
-    write_flow(tmp_path / "a.fcs")
-    (tmp_path / "c.fcs").write_bytes((tmp_path / "a.fcs").read_bytes())
-    settings = DataConfig.model_validate({"files": ["a.fcs"], "atoms": "dither"})
-    first = prepare(settings, tmp_path, 1)
-    recorded = Recorded(first.detectors, replace(first.scaling, seed=7))
-    run = prepare(settings, tmp_path, 1, earlier=recorded)
-    assert run.scaling.as_attributes()["seed"] == 7
-    np.testing.assert_array_equal(like(run, tmp_path, "a.fcs").values, run.values)
-    other_seed = replace(run, scaling=replace(run.scaling, seed=8))
-    for other in (like(run, tmp_path, "c.fcs"), like(other_seed, tmp_path, "a.fcs")):
-        moved = (other.values != run.values).any(axis=1)
-        assert 0 < moved.sum() < len(moved)  # the noise only
 
 
 def test_amplification_is_undone_as_in_the_run(tmp_path: Path) -> None:

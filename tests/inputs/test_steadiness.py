@@ -50,7 +50,7 @@ def test_reports_change_nothing_but_the_warnings(files: Path) -> None:
     steady, bubble = told.report.warnings
     assert steady == "steady.fcs: over time: 12,000 events by time, steady"
     assert bubble.startswith("bubble.fcs: over time: 12,000 events by time, ")
-    assert " in unsteady stretches: FSC-H (steps, " in bubble
+    assert " in unsteady stretches: FSC-A (steps, " in bubble
     assert plain.data_hash == told.data_hash
     np.testing.assert_array_equal(plain.values, told.values)
 

@@ -12,12 +12,9 @@ import pytest
 from test_find import POPULATIONS, Normals, cpu, normals, truth, write_run
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.populations.convergence import (
-    chain_weights,
-    mixing,
-)
+from dpmix.populations.convergence import chain_weights
 from dpmix.populations.find import Populations, find_populations
-from dpmix.runs.verdict import r_hat_limit
+from dpmix.runs.verdict import mixing_of, r_hat_limit
 
 Array = np.ndarray
 Mixing = Callable[[Array], tuple[Array, Array]]
@@ -58,6 +55,11 @@ def wanted(found: Populations) -> Array:
         np.bincount(truth(every, t), run.weights[chain, draw]) for t, (chain, draw) in enumerate(every.draws)
     ]
     return np.reshape(weights, (*run.weights.shape[:2], 3))
+
+
+def mixing(weights: Array) -> tuple[Array, Array]:
+    """Return R-hat and effective sample size."""
+    return mixing_of(weights)[2:]
 
 
 def check(mixing: Mixing, weights: Array) -> None:

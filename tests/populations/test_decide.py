@@ -86,7 +86,7 @@ def test_a_split_is_at_the_highest_merge_inside(forest: Forest, begun: Decisions
     again = decided(
         forest, act(forest, one.then(Split(population=everything)), Split(population=parts.unions[0]))
     )
-    assert weights(forest, again) == [0.6, 0.32, 0.08]
+    assert weights(forest, again) == [0.6, 0.08, 0.32]  # the smaller side comes last
 
 
 def test_a_population_without_a_valley_is_not_split() -> None:
@@ -96,6 +96,25 @@ def test_a_population_without_a_valley_is_not_split() -> None:
     assert split(ripples, frozenset({0, 1, 2})) == ({1, 2}, {0})
     with pytest.raises(ValueError, match="no valley inside it"):
         split(ripples, frozenset({1, 2}))
+
+
+def test_a_merge_keeps_order_and_colours_of_the_others(forest: Forest, begun: Decisions) -> None:
+    unions = decided(forest, begun).unions
+    merged = act(forest, begun, Merge(populations=(unions[4], unions[2])))
+    both = decided(forest, merged)  # the third has 0.28 now, more than the second
+    assert both.unions == [unions[0], unions[1], tuple(sorted(unions[2] + unions[4])), unions[3]]
+    assert both.colours == (0, 1, 2, 3)
+    first = decided(forest, act(forest, begun, Merge(populations=(unions[0], unions[1]))))
+    assert first.unions[1:] == [*unions[2:]]
+    assert first.colours == (0, 2, 3, 4)
+    assert decided_populations(forest, first).colours == first.colours
+    apart = decided(forest, act(forest, merged, Split(population=both.unions[2])))
+    assert apart.unions == unions
+    assert apart.colours == (0, 1, 2, 3, 4)
+    one = act(forest, begun, Cut(populations=2))
+    halves = decided(forest, act(forest, one, Split(population=decided(forest, one).unions[0])))
+    assert halves.unions[1] == decided(forest, one).unions[1], "the smaller side comes last"
+    assert halves.colours == (0, 1, 2)
 
 
 def test_names_and_colours_belong_to_a_set_of_modes(forest: Forest, begun: Decisions) -> None:

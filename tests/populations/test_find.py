@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
-from dpmix.populations import find, forest
+from dpmix.populations import find, pooling
 from dpmix.populations.cut import CutRule
 from dpmix.populations.find import Populations, find_populations
 from dpmix.populations.pooling import mixture_of_draw
@@ -159,6 +159,17 @@ def test_switched_labels_give_the_same_populations(found: Populations) -> None:
     np.testing.assert_array_equal(found.numbers, 3)
     np.testing.assert_array_equal(found.support, 1.0)
     np.testing.assert_array_equal(found.agreement, np.ones((2, 2)))
+
+
+def test_populations_are_numbered_by_the_events_of_the_run(folder: Path) -> None:
+    """Not by the weights of the mean density, which the prior moves."""
+    mixture = normals((0.55, (0.0, 0.0), 1.0), (0.45, (9.0, 0.0), 1.0))
+    random = np.random.default_rng(1)
+    events = random.standard_normal((2_000, 2)) + 9.0 * (np.arange(2_000)[:, None] < 1_300) * [1, 0]
+    for given, first in (({}, 0), ({EVENT_SUBSET: (("subset", "channel"), events.astype(np.float32))}, 1)):
+        run = write_run(folder / f"sizes-{first}.h5", [[mixture] * 3], constants=given)
+        found = find_populations(run, cpu)
+        assert found.components.tolist() == [[first, 1 - first]] * 3
 
 
 def test_populations_are_numbered_by_weight_and_not_by_height(folder: Path) -> None:
@@ -446,7 +457,7 @@ def test_mixtures_in_memory_and_recomputed_are_the_same(
     events = sample(found.run, found.draws, 100)
     held = memberships(found, events)
     assert found.mixture(*found.draws[0]) is found.mixture(*found.draws[0])
-    monkeypatch.setattr(forest, "HELD_BYTES", 0)
+    monkeypatch.setattr(pooling, "HELD_BYTES", 0)
     recomputed = find_populations(found.run, cpu)
     assert recomputed.mixture(*recomputed.draws[0]) is not recomputed.mixture(*recomputed.draws[0])
     for one, other in zip(memberships(recomputed, events), held, strict=True):

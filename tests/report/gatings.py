@@ -11,7 +11,7 @@ from dpmix.model.mixture import Hyperparameters, State
 from dpmix.populations.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, Gating, Map
 from dpmix.populations.tree import Tree
-from dpmix.runs.coarseness import Choice, Curve
+from dpmix.runs.coarseness import CoarsenessChoice, Curve
 from dpmix.runs.layout import Layout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.verdict import Verdict
@@ -134,11 +134,11 @@ def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
     return replace(gating, map=Map(places, populations))
 
 
-def make_choice() -> Choice:
+def make_choice() -> CoarsenessChoice:
     """Make the choice of 2,000 events among four values of the coarseness."""
     grid, fit = np.array([500.0, 1_000.0, 2_000.0, 5_000.0]), np.array([-4.0, -3.2, -3.0, -2.95])
     errors, components = np.array([0.01, 0.006, 0.004, 0.0]), np.array([10, 14, 22, 61])
-    return Choice(2_000.0, True, Curve(grid, fit, errors, components))
+    return CoarsenessChoice(2_000.0, True, Curve(grid, fit, errors, components))
 
 
 def make_tree(components: Array, rng: np.random.Generator) -> Tree:
@@ -166,7 +166,7 @@ def make_run(
     apart: float = 0.0,
     stick: float = 0.7,
     gating: Gating | None = None,
-    choice: Choice | None = None,
+    choice: CoarsenessChoice | None = None,
 ) -> Run:
     """Make a run whose log posterior increases, then varies about a level that differs by `apart` per chain.
 

@@ -17,7 +17,7 @@ from dpmix.inputs import preprocess, simulate
 from dpmix.inputs.events import Events
 from dpmix.inputs.fcs_data import write_fcs
 from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.hierarchy import Node
+from dpmix.populations.nested import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.strategy import Strategy, find_strategies, measure
 from dpmix.report.gatingml import DATA, GATING, gate_name, nested, shortest, space_of, write_gates

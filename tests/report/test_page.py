@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.errors import DataError
-from dpmix.populations.hierarchy import Node
+from dpmix.populations.nested import Node
 from dpmix.populations.polygons import PolygonGate
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.strategy import Strategy

@@ -21,7 +21,15 @@ from dpmix.model.mixture import State, mixture_of
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.runs import coarseness
 from dpmix.runs.bem import run_bem
-from dpmix.runs.coarseness import FEW_EVENTS_DEFAULT, GRID, Choice, Curve, choice_of, choose, measure
+from dpmix.runs.coarseness import (
+    FEW_EVENTS_DEFAULT,
+    GRID,
+    CoarsenessChoice,
+    Curve,
+    choice_of,
+    choose,
+    measure,
+)
 from dpmix.runs.describe import describe_run
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.session import make_prior
@@ -203,7 +211,7 @@ def test_few_events_are_not_compared(tmp_path: Path) -> None:
     run_mcmc(auto_config(tmp_path, "number.h5", given=FEW_EVENTS_DEFAULT))
     assert ModelConfig().coarseness == FEW_EVENTS_DEFAULT
     run = open_run(tmp_path / "auto.h5")
-    assert choice_of(run) == Choice(FEW_EVENTS_DEFAULT, True)
+    assert choice_of(run) == CoarsenessChoice(FEW_EVENTS_DEFAULT, True)
     assert "fewer than 2,000 events do not allow one" in "\n".join(describe_run(run))
     assert_draws_of(tmp_path / "number.h5", tmp_path / "auto.h5")
 

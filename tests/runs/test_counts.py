@@ -13,11 +13,9 @@ from dpmix import open_run
 from dpmix.model import gibbs
 from dpmix.model.gibbs import Info
 from dpmix.model.mixture import State
-from dpmix.runs import layout, session
 from dpmix.runs.bem import run_bem
-from dpmix.runs.checkpoint import checkpoint_path
 from dpmix.runs.describe import describe_run
-from dpmix.runs.layout import COUNTS, MCMC_COUNTS
+from dpmix.runs.layout import MCMC_COUNTS
 from dpmix.runs.mcmc import run_mcmc
 
 MCMC: dict[str, object] = {"chains": 2, "burn_in": 3, "draws": 4, "thin": 3, "split_merge": 2}
@@ -96,48 +94,3 @@ def test_bayesian_em_has_the_components_that_it_emptied(folder: Path, stop: int 
     assert (run.weights[0, 0] == 0).sum() == emptied  # a start begins without empty components
     assert run.moves == {}
     assert f"components emptied: {emptied} of 64 in the kept start" in describe_run(run)
-
-
-# Files of format 1
-
-
-def stopped_in_format_1(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a stopped run as dpmix did before it counted: neither file nor checkpoint has counts."""
-    with monkeypatch.context() as patch:
-        patch.setattr(layout, "FORMAT_VERSION", 1)
-        patch.setattr(session, "COUNTS", {"mcmc": (), "bem": ()})
-        SAMPLERS[kind](a_config(folder, "run.h5", mcmc=MCMC, bem=BEM), should_stop=StopAfter(14))
-    path = checkpoint_path(folder / "run.h5")
-    with np.load(path) as file:
-        arrays = {
-            name: array for name, array in file.items() if name not in ("extra.counts", "extra.emptied")
-        }
-    if "extra.best" in arrays:
-        arrays["extra.best"] = arrays["extra.best"][:5]
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
-
-
-@pytest.mark.parametrize("kind", ["mcmc", "bem"])
-def test_a_run_of_format_1_is_read_and_resumed(
-    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped_in_format_1(kind, folder, monkeypatch)
-    config = a_config(folder, "run.h5", mcmc=MCMC, bem=BEM)
-    SAMPLERS[kind](config, resume=True)
-    run = open_run(folder / "run.h5")
-    assert run.complete
-    assert run.attributes["format_version"] == 1
-    assert not {*COUNTS[kind]} & ({*run.trace} | {*run.sample_stats})
-    assert (run.moves, run.emptied) == ({}, None)
-    assert not [line for line in describe_run(run) if "emptied" in line or "moves" in line]
-    whole = open_run(SAMPLERS[kind](a_config(folder, "whole.h5", mcmc=MCMC, bem=BEM)).path)
-    assert run.weights.tobytes() == whole.weights.tobytes()
-    assert run.arviz().sample_stats["occupied"].equals(whole.arviz().sample_stats["occupied"])
-
-
-def test_a_run_of_format_1_continues_to_more_draws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped_in_format_1("mcmc", folder, monkeypatch)
-    run_mcmc(a_config(folder, "run.h5", mcmc=MCMC | {"draws": 9}), resume=True)
-    run = open_run(folder / "run.h5")
-    assert (run.committed, run.attributes["format_version"], run.moves) == (9, 1, {})

@@ -72,12 +72,20 @@ def test_chains_in_lockstep_are_shown_by_the_first() -> None:
     assert len(lines_of([(20.0 * i, sweep(i, chain=c)) for i in (1, 2) for c in range(4)])) == 2
 
 
+def wait_for(text: str, file: io.StringIO) -> None:
+    """Wait until a text is drawn, which happens ten times a second."""
+    until = time.monotonic() + 60.0
+    while text not in file.getvalue():
+        assert time.monotonic() < until, f"{text} is not drawn"
+        time.sleep(0.01)
+
+
 def test_a_terminal_shows_rate_likelihood_and_occupied_components() -> None:
     file = io.StringIO()
     with ProgressDisplay(console=terminal(file)) as shown:
         for iteration in (1, 2, 30):
             shown.on_sweep(sweep(iteration, kind="bem"))
-        time.sleep(0.3)  # it is drawn ten times a second
+        wait_for("30/100", file)
         shown.on_sweep(sweep(1, kind="bem", chain=1))
     text = file.getvalue()
     assert re.search(r"30/100 \S+/s", text)
@@ -89,9 +97,9 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     file = io.StringIO()
     with ProgressDisplay(console=terminal(file)):
         log.debug("", extra={"work": "reading [a].csv", "share": 0.25})
-        time.sleep(0.3)
+        wait_for("25%", file)
         log.debug("", extra={"work": "preparing the events", "share": 0.5})
-        time.sleep(0.3)
+        wait_for("50%", file)
         log.info("margin events: none")
     said = file.getvalue()
     assert re.search(r"reading \[a\]\.csv .*25%", said)

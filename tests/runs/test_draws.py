@@ -517,6 +517,11 @@ def spoil_dimension(path: Path) -> None:
         del file["posterior/chain"]
 
 
+def spoil_older(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["format_version"] = 2
+
+
 def spoil_newer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file.attrs["format_version"] = 4
@@ -531,6 +536,7 @@ def spoil_newer(path: Path) -> None:
         (spoil_foreign_empty, "not a run file of dpmix"),
         (spoil_short, "or truncated"),
         (spoil_dimension, "not a run file of dpmix"),
+        (spoil_older, "format 2, of a version before 1.0.0; .* make the run again"),
         (spoil_newer, "format 4, this dpmix reads up to 3: upgrade"),
     ],
 )

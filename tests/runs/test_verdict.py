@@ -9,15 +9,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import xarray
 from whole_runs import a_config, write_events
 
 from dpmix import open_run
-from dpmix.runs import verdict as verdicts
 from dpmix.runs.describe import describe_run
 from dpmix.runs.effective_size import r_hat_and_ess
 from dpmix.runs.mcmc import run_mcmc
-from dpmix.runs.verdict import BAD_R_HAT, Verdict, interim_verdict, r_hat_limit, stragglers
+from dpmix.runs.verdict import BAD_R_HAT, Verdict, r_hat_limit, stragglers
+from dpmix.runs.writer import RunWriter
 
 
 def verdict(r_hat: list[float], **changes: Any) -> Verdict:
@@ -84,7 +83,7 @@ def test_more_draws_are_hopeless_only_where_there_are_many() -> None:
     few = "They differ about 2 (30.0% of the events): read these with care."
     assert str(verdict([1.0, 1.3], draws=100)).endswith(few)
     assert str(verdict([1.0, 1.3], is_complete=False)).startswith(
-        "So far, chains agree on 1 of 2 populations."
+        "Preliminary: so far, chains agree on 1 of 2 populations."
     )
     assert str(verdict([1.0, 1.3], is_complete=False)).endswith(few)
 
@@ -137,77 +136,40 @@ def test_the_limit_is_a_constant_where_draws_are_many() -> None:
 # ------------------------------------------------------------------------------------- the run file
 
 
-def a_run(folder: Path, draws: int, **options: bool) -> Path:
+def a_run(folder: Path, draws: int, **options: Any) -> Path:
     if not (folder / "events.npy").exists():
         write_events(folder / "events.npy", 2_000)
     config = a_config(folder, "run.h5", mcmc={"chains": 2, "burn_in": 20, "draws": draws})
     return run_mcmc(config, **options).path
 
 
-def test_the_run_file_has_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = open_run(a_run(tmp_path, 20))
-    computed = interim_verdict(run)
-    monkeypatch.setattr(verdicts, "interim_verdict", lambda run: pytest.fail("computed"))
-    assert str(run.verdict) == str(computed)
-    assert any(str(computed) in line for line in describe_run(run))
-    np.testing.assert_array_equal(run.verdict.shares, computed.shares)
-    np.testing.assert_array_equal(run.verdict.r_hat, computed.r_hat)
-    assert (run.verdict.n_chains, run.verdict.n_draws, run.verdict.is_complete) == (2, 20, True)
+def test_a_run_that_goes_on_has_a_preliminary_verdict(tmp_path: Path) -> None:
+    made: list[object] = []
+    run = open_run(a_run(tmp_path, 20, on_sweep=made.append, should_stop=lambda: len(made) > 60))
+    assert run.kept is None
+    assert str(run.verdict).startswith("Preliminary: so far, ")
+    assert "interim population" in str(run.verdict)
+    assert any(str(run.verdict) in line for line in describe_run(run))
 
 
-def test_other_programs_read_the_sentence(tmp_path: Path) -> None:
+def test_a_file_without_its_populations_is_judged_by_interim_ones(tmp_path: Path) -> None:
+    """Files of earlier versions have no place for them."""
     path = a_run(tmp_path, 20)
     text = str(open_run(path).verdict)
-    with xarray.open_datatree(path, engine="h5netcdf") as tree:
-        assert tree["verdict"]["sentence"].item().decode() == text
-    assert open_run(path).arviz()["verdict"]["sentence"].item() == text
-    with h5py.File(path) as file:
-        assert file["verdict/sentence"][()].tobytes().rstrip(b"\0").decode() == text
-        assert int(file["verdict/draws"][()]) == 20
-
-
-def test_a_longer_run_is_judged_again(tmp_path: Path) -> None:
-    a_run(tmp_path, 20)
-    path = a_run(tmp_path, 40, resume=True)
-    assert open_run(path).stored_verdict is not None
-    assert open_run(path).verdict.n_draws == 40
-    assert str(open_run(path).verdict) == str(interim_verdict(open_run(path)))
-
-
-def test_a_verdict_on_fewer_draws_is_not_read(tmp_path: Path) -> None:
-    path = a_run(tmp_path, 20)
+    assert "interim population" in text
+    assert not text.startswith("Preliminary")
     with h5py.File(path, "r+") as file:
-        file["verdict/draws"][()] = 10
-    assert open_run(path).stored_verdict is None
-    assert open_run(path).verdict.n_draws == 20, "computed"
-
-
-def test_a_file_without_a_verdict_is_judged_as_before(tmp_path: Path) -> None:
-    path = a_run(tmp_path, 20)
-    text = str(open_run(path).verdict)
-    with h5py.File(path, "r+") as file:
-        del file["verdict"]
-    assert open_run(path).stored_verdict is None
+        del file["populations"]
+    assert not open_run(path).has_place_for_populations
+    assert open_run(path).kept is None
     assert str(open_run(path).verdict) == text
 
 
-def test_a_run_that_was_stopped_has_no_verdict_yet(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.npy", 2_000)
-    config = a_config(tmp_path, "run.h5", mcmc={"chains": 2, "burn_in": 20, "draws": 20})
-    made = []
-    path = run_mcmc(config, on_sweep=made.append, should_stop=lambda: len(made) > 60).path
-    assert open_run(path).stored_verdict is None
-    assert str(open_run(path).verdict).startswith("So far, ")
-
-
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
-    from dpmix.runs.writer import RunWriter
-
     path = a_run(tmp_path, 20)
     with RunWriter.reopen(path) as writer:
-        given = {"share": [0.5], "r_hat": [np.nan]}
-        writer.write_verdict(20, given, {"fit": "", "sentence": "é" * 3_000})
-    found = open_run(path).stored_verdict
+        writer.write_populations({"share": [0.5], "fit": "", "sentence": "é" * 3_000})
+    found = open_run(path).kept
     assert found is not None
     assert found["sentence"] == "é" * 1_024
-    assert len(found["share"]) == 1
+    assert (~np.isnan(found["share"])).sum() == 1

@@ -330,7 +330,7 @@ def _(right, counts, shapes, rng):
 @instead_of(cohort, "draw_tables", "tables: shape + i for shape + i - 1")
 def _(right, counts, shapes, rng):
     fewer = right(counts + (counts > 0), shapes, rng).by_component - (counts > 0).sum(axis=0)
-    return cohort.Tables(fewer, counts.sum(axis=1))
+    return cohort.TableCounts(fewer, counts.sum(axis=1))
 
 
 @instead_of(cohort, "draw_kappa", "kappa: the events of the samples forgotten")

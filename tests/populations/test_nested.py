@@ -10,7 +10,7 @@ import pytest
 from test_strategy import clouds, gates_of
 
 from dpmix.populations.ellipses import EllipseGate, best_ellipse
-from dpmix.populations.hierarchy import Node, find_hierarchy, unions_of
+from dpmix.populations.nested import Node, find_nested, unions_of
 from dpmix.populations.polygons import f_measure
 from dpmix.populations.strategy import find_strategies
 
@@ -25,7 +25,7 @@ def events_of(values: Array) -> Any:
 def hierarchy_of(values: Array, population: Array, unions: list[tuple[int, ...]]) -> tuple[Node, ...]:
     events = events_of(values)
     alone = find_strategies(events, population, int(population.max()) + 1, 1)
-    return find_hierarchy(events, population, alone, unions, 1)
+    return find_nested(events, population, alone, unions, 1)
 
 
 def test_unions_are_the_merges_of_whole_populations() -> None:
@@ -64,7 +64,7 @@ def test_a_branch_that_no_gate_isolates_is_left_out() -> None:
 
 
 def test_a_population_that_a_branch_would_spoil_is_gated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpmix.populations.hierarchy.BRANCH", 0.0)
+    monkeypatch.setattr("dpmix.populations.nested.BRANCH", 0.0)
     values, population = clouds(np.array([[0.0, 0], [9, 0], [4.5, 9]]), 1_000)
     population = np.where((population == 0) & (values[:, 1] > 1), 3, population).astype(np.int32)
     nodes = hierarchy_of(values, population, [(0, 1)])

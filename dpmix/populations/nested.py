@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.events import Events
+from dpmix.populations.ellipses import as_polygon
 from dpmix.populations.strategy import (
     GAIN,
     Gates,
@@ -96,7 +97,7 @@ def unions_of(tree: Tree, modes: npt.NDArray[np.integer]) -> list[Union]:
     return sorted(found, key=lambda union: (-len(union), union))
 
 
-def find_hierarchy(
+def find_nested(
     events: Events,
     population: npt.NDArray[np.int32],
     strategies: Sequence[Strategy],
@@ -134,11 +135,59 @@ def find_hierarchy(
             if search.f1_of(gates) >= BRANCH:
                 branches.append(_Plan(union, parent, gates))
         populations = [
-            _inside(Search(binned, own == p, totals), p, alone.gates, branches)
+            _inside(Search(binned, own == p, totals), (p,), alone.gates, branches)
             for p, alone in enumerate(strategies)
         ]
-    plans = _useful(branches, populations)
-    targets = np.array([np.isin(np.arange(len(strategies)), plan.populations) for plan in plans])
+    return _measured(_useful(branches, populations), events, population, len(strategies))
+
+
+def find_families(
+    events: Events, group: npt.NDArray[np.int32], families: Sequence[Union], n_groups: int, seed: int
+) -> tuple[Node, ...]:
+    """Find the gates of unions of groups, for example of cell types with their children.
+
+    Parameters
+    ----------
+    events : Events
+        Without noise at atoms.
+    group : int32 [N]
+        Group of each event, from 0.
+    families : sequence of tuple of int
+        Any two are disjoint, or one contains the other.
+    n_groups : int
+    seed : int
+
+    Returns
+    -------
+    tuple of Node
+        Largest families first. Each is gated inside the smallest family around it that costs little F1, or
+        alone.
+    """
+    binned, own = sample_of(events, group, n_groups, seed)
+    totals = Totals(binned)
+    plans: list[_Plan] = []
+    with one_thread():
+        for family in sorted(families, key=lambda family: (-len(family), family)):
+            search = Search(binned, np.isin(own, family), totals)
+            plans.append(_inside(search, family, search.best(), plans))
+    return _measured(plans, events, group, n_groups)
+
+
+def with_polygons(
+    nodes: Sequence[Node], events: Events, population: npt.NDArray[np.int32], n_populations: int
+) -> tuple[Node, ...]:
+    """Return nodes with polygons for ellipses, measured again; parameters are those of `find_nested`."""
+    plans = [
+        _Plan(node.populations, node.parent, tuple(map(as_polygon, node.strategy.gates))) for node in nodes
+    ]
+    return _measured(plans, events, population, n_populations)
+
+
+def _measured(
+    plans: Sequence[_Plan], events: Events, population: npt.NDArray[np.int32], n_populations: int
+) -> tuple[Node, ...]:
+    """Return the nodes of plans, with the events that their gates keep."""
+    targets = np.array([np.isin(np.arange(n_populations), plan.populations) for plan in plans])
     measured = measure([plan.gates for plan in plans], blocks_of(events, population), targets)
     return tuple(
         Node(plan.populations, plan.parent, len(plan.gates) - _shared(plans, plan), strategy)
@@ -151,14 +200,14 @@ def _around(branches: Sequence[_Plan], union: Union) -> list[int]:
     return [k for k in reversed(range(len(branches))) if set(union) < set(branches[k].populations)]
 
 
-def _inside(search: Search, population: int, alone: Gates, branches: Sequence[_Plan]) -> _Plan:
-    """Return the gates of a population inside the smallest branch that costs little F1."""
+def _inside(search: Search, union: Union, alone: Gates, branches: Sequence[_Plan]) -> _Plan:
+    """Return the gates of a population or union inside the smallest branch that costs little F1."""
     least = search.f1_of(alone) - GAIN
-    for number in _around(branches, (population,)):
+    for number in _around(branches, union):
         gates = search.best(branches[number].gates)
         if alone and search.f1_of(gates) >= least:
-            return _Plan((population,), number, gates)
-    return _Plan((population,), -1, alone)
+            return _Plan(union, number, gates)
+    return _Plan(union, -1, alone)
 
 
 def _useful(branches: Sequence[_Plan], populations: Sequence[_Plan]) -> list[_Plan]:
