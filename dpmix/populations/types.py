@@ -9,19 +9,28 @@ component h,
 theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
 evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all
 thresholds goes to one type as a whole, and a component that straddles a threshold is divided by the values of
-its events. F is relative to events whose markers are independent and have their base rates; this is the
-unknown type, which a row has to beat.
+its events. F is relative to events whose markers are independent and have their base rates. The unknown type
+has F = 1, or more where an event would fit a row but for one cell (`dpmix.populations.levels`); a child's own
+cells are left out, because its parent has the events that fail them. Half of the share of the unknown type in
+a component is that of its events, so that tails of components are not unknown.
 
-**Proportions** are expected numbers of events in the draws, with theta_h where the rest is spread by the
-proportions of the rows in all events (learned by the same EM) instead of evenly. Events that two rows
-explain alike then count for the frequent one. Intervals contain the uncertainty of the draws, of the
-thresholds and of a sample of N events.
+**Proportions** are expected numbers of events in the draws, with
+
+    theta_h ~ Dirichlet(`OWN_EVENTS` rho),
+
+rho the proportions of the rows in all events; theta and rho are learned by the same EM. A component thus
+mostly has the shares of its own events. (With even shares, the doubt of the cells alone gave one in ten of
+the events of a rare type to frequent types that differ in one cell.) Events that two rows explain alike count
+for the type of the other events of their component, then for the frequent one. Intervals are for the
+population from which the N events are a random sample: they contain the uncertainty of the draws, of the
+thresholds and of the sample.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
-turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.)
+for wrong: its p is the base rate, and it neither helps nor hurts. If some events pass all cells of the row,
+more than `GENUINE` of those that it explains best, it is right, and the others are of a type that has no row.
+Rows and such cells are computed in turn. (With probabilities instead of the best row, a rare row whose
+neighbour differs in one cell took the events of this neighbour.)
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -45,7 +54,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.find import Populations
-from dpmix.populations.levels import DOUBT, Marker, fit_levels, log_factors
+from dpmix.populations.levels import DOUBT, Bools, Marker, fit_levels, log_evidence, log_factors
 from dpmix.populations.predictive import classify
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import Estimates
@@ -58,9 +67,13 @@ TYPE_DRAWS = 40  # draws of the run, at most
 LEVEL_DRAWS = 8  # sets of thresholds, used in turn
 FITTED = 30_000  # events from which levels and shares are computed
 SHARED = 0.1  # weight of the shares of a component, next to even shares
+SHARED_UNKNOWN = 0.5  # the same of the unknown type
+OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
+INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
 CONTRADICTED, ROUNDS = 0.25, 3
 FEWEST = 30  # events of a row whose cells can be contradicted
-STEPS = 10  # of EM
+GENUINE = 0.05  # of the events of a row that pass all cells: none is contradicted
+STEPS = 20  # of EM
 BLOCK = 32_768
 CERTAINTY = 0.7
 
@@ -88,8 +101,8 @@ class Types:
         Posterior probability of this row, with its children.
     counts : float64 [T, S, R + 1]
         Expected events by row in each draw, without children; the last is unknown.
-    proportions : float64 [T, S, R + 1]
-        Draws of the proportions, with those of children.
+    proportions : float64 [V, S, R + 1]
+        Draws of the proportions, with those of children; V is T or a multiple of T.
     mean_proportions : float64 [S, R + 1]
     r_hat : float64 [R + 1]
         Of the proportions in all samples together; NaN where not known.
@@ -132,7 +145,11 @@ class Types:
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
         """Cells that the events of their row contradict, bool [R, M]."""
-        found: npt.NDArray[np.bool_] = self.agreement < CONTRADICTED
+        if not self.markers:  # types from examples
+            return np.zeros(self.agreement.shape, np.bool_)
+        unused = self.right <= np.array([marker.base for marker in self.markers]).T
+        stated = ~np.isnan(self.table.with_inherited().doubt[:, self.columns])
+        found: npt.NDArray[np.bool_] = (self.agreement < CONTRADICTED) & (unused | stated)
         return found
 
 
@@ -201,7 +218,7 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
         Component of each event in a draw.
     n_components : int
     learn : bool
-        Spread the rest by the proportions of the rows, not evenly.
+        Return the shares for proportions, not for names.
     """
     n_rows = evidence.shape[1]
     order = np.argsort(labels, kind="stable")
@@ -213,9 +230,16 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
         parts = sorted_evidence * shares[labels[order]]
         parts /= parts.sum(axis=1, keepdims=True)
         sums = np.add.reduceat(parts, starts, axis=0)
-        rest = (sums.sum(axis=0) + 1.0) / (sums.sum() + n_rows) if learn else np.full(n_rows, 1.0 / n_rows)
-        shares[:] = rest
-        shares[there] = SHARED * sums / sums.sum(axis=1, keepdims=True) + (1.0 - SHARED) * rest
+        sizes = sums.sum(axis=1, keepdims=True)
+        if learn:
+            rho = (sums.sum(axis=0) + 1.0) / (sums.sum() + n_rows)
+            shares[:] = rho
+            shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
+        else:
+            own, known = sums / sizes, np.maximum(sums[:, :-1].sum(axis=1, keepdims=True), 1e-12)
+            unknown = SHARED_UNKNOWN * own[:, -1:] + (1.0 - SHARED_UNKNOWN) / n_rows
+            rows = SHARED * sums[:, :-1] / known + (1.0 - SHARED) / max(n_rows - 1, 1)
+            shares[there] = np.hstack([(1.0 - unknown) * rows, unknown])
     return shares
 
 
@@ -242,6 +266,7 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
     base = np.array([marker.base for marker in markers]).T
     silent = np.array([marker.silent for marker in markers]).T
     agreement = np.full(right.shape, np.nan)
+    passing = _pass_all(markers, values)
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
@@ -252,9 +277,21 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
-        wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
+        genuine = (passing >= FEWEST) & (passing > GENUINE * np.bincount(best, minlength=len(right)))
+        wrong = np.isnan(doubt) & (agreement < CONTRADICTED) & ~genuine[:, None]
         right = np.where(wrong, np.minimum(base, stated), stated)
     return right, agreement
+
+
+def _pass_all(markers: tuple[Marker, ...], values: Array) -> Ints:
+    """Return the number of events that pass all cells of each row, int64 [R]."""
+    n_rows = len(markers[0].silent)
+    passing = np.ones((len(values), n_rows), np.bool_)
+    for m, marker in enumerate(markers):
+        for r in np.flatnonzero(~marker.silent).tolist():
+            passing[:, r] &= marker.passes(values[:, m], r) > 0.5
+    found: Ints = passing.sum(axis=0)
+    return found
 
 
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
@@ -310,7 +347,8 @@ def assign_types(
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
-    fitted = [_evidence(own, values, right) for own in sets]
+    flips = _flips(table, full)[:, columns]
+    fitted = [_evidence(own, values, right, flips) for own in sets]
     shares = [
         [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
@@ -327,7 +365,7 @@ def assign_types(
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
-                evidence = [_evidence(one, block, right) for one in sets]
+                evidence = [_evidence(one, block, right, flips) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
@@ -340,7 +378,8 @@ def assign_types(
                 progress.add(stop - start)
     below = included(table)
     empty = np.diff(events.sample_starts) == 0
-    proportions = posterior(counts, task.config.seed) @ below.T
+    repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
+    proportions = posterior(repeated, task.config.seed) @ below.T
     mean = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
     proportions[:, empty], mean[empty] = np.nan, np.nan
     return Types(
@@ -366,9 +405,16 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
     return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
 
 
-def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
+def _flips(table: TypeTable, full: TypeTable) -> Bools:
+    """Return the cells that are not a child's own, bool [R, M]; `full` has the inherited cells."""
+    roots = np.array([not parent for parent in table.parents])
+    flips: Bools = ~full.is_silent & (table.is_silent | roots[:, None])
+    return flips
+
+
+def _evidence(markers: tuple[Marker, ...], values: Array, right: Array, flips: Bools) -> Array:
     """Return F, float64 [N, R + 1], up to a factor of each event."""
-    logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
+    logs = log_evidence(markers, values, right, flips)
     found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
     return found
 

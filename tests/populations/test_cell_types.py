@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.populations import types
-from dpmix.populations.levels import DOUBT, fit_levels, log_factors
+from dpmix.populations.levels import DOUBT, fit_levels, log_evidence, log_factors
 from dpmix.populations.types import (
     SHARED,
     assess_cells,
@@ -82,6 +82,16 @@ def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() ->
     assert learned[2, 0] > 0.85
 
 
+def test_doubt_moves_no_events_of_a_rare_type_to_a_frequent_one() -> None:
+    own = np.vstack([np.tile([1.0, 0.001], (2_000, 1)), np.tile([0.05, 1.0], (100, 1))])
+    labels = np.repeat([0, 1], [2_000, 100])
+    memberships = np.eye(2)[labels]
+    learned = event_shares(memberships, component_shares(own, labels, 2, learn=True), own)
+    assert learned[:, 1].sum() == pytest.approx(100, abs=2)
+    mixed = np.array([0.955, 0.045]) * 0.9 + 0.1 * np.eye(2)  # the wrong rule: shares mostly of all events
+    assert event_shares(memberships, mixed, own)[:, 1].sum() < 85
+
+
 def test_a_removed_row_leaves_its_events_unknown() -> None:
     values, labels = blood(np.random.default_rng(2), (2_000, 1_500, 800, 300), SIGNS)
     own = evidence(values, labels, table(SIGNS))
@@ -89,6 +99,34 @@ def test_a_removed_row_leaves_its_events_unknown() -> None:
     fewer = evidence(values, labels, table(SIGNS)[:3]).argmax(axis=1)
     assert (fewer[labels == 3] == 3).mean() > 0.9  # 3 is unknown here
     assert (fewer[labels != 3] == 3).mean() < 0.02
+
+
+def test_an_event_that_fits_a_row_but_for_one_cell_is_unknown() -> None:
+    signs = np.array([[1, 1, 1, 0], [0, 0, 0, 1]])  # without a row: as the first, but negative for marker 2
+    values, labels = blood(np.random.default_rng(5), (1_000, 2_000), signs)
+    other = np.random.default_rng(6).normal(0.0, 0.4, (600, 4)) + 3.0 * np.array([1, 1, 0, 0])
+    values, labels = np.vstack([values, other]), np.append(labels, np.full(600, 2))
+    markers = fit_levels(values, labels, table(signs))
+    right, flips = np.full((2, 4), 1.0 - DOUBT), np.ones((2, 4), bool)
+    found = log_evidence(markers, values, right, flips).argmax(axis=1)
+    assert (found == labels).mean() > 0.98
+    children = log_evidence(markers, values, right, ~flips)  # cells of children: their parent has the event
+    assert not children[:, -1].any()
+    np.testing.assert_allclose(
+        log_evidence(markers, values, right, flips)[:, :-1], log_factors(markers, values, right)
+    )
+
+
+def test_a_row_with_events_of_its_own_is_not_contradicted_by_those_of_a_missing_one() -> None:
+    signs = np.array([[1, 1, 0, 0, 1], [1, 0, 1, 1, 0], [0, 0, 1, 0, 0]])
+    values, labels = blood(np.random.default_rng(7), (200, 1_500, 1_000), signs)
+    many = np.random.default_rng(8).normal(0.0, 0.4, (2_500, 5)) + 3.0 * np.array([1, 1, 1, 0, 1])
+    values, labels = np.vstack([values, many]), np.append(labels, np.full(2_500, 3))
+    right, agreement = assess_cells(
+        fit_levels(values, labels, table(signs)), values, np.full(signs.shape, np.nan)
+    )
+    assert agreement[0, 2] < types.CONTRADICTED
+    assert (right == 1.0 - DOUBT).all()
 
 
 def test_silent_cells_neither_help_nor_hurt() -> None:

@@ -126,3 +126,10 @@ def test_a_threshold_without_a_valley_stays_near_the_start(n: int) -> None:
     found, error = levels._threshold(values, np.ones(n), edges, 0.4, 0.25)
     assert abs(found - 0.4) < 0.25
     assert 0.0 < error < 0.25
+
+
+def test_a_marker_without_any_cell_has_no_separation() -> None:
+    values = np.random.default_rng(1).normal(size=(200, 1))
+    (marker,) = fit_levels(values, np.zeros(200, np.int64), np.ones((2, 1, 4), bool))
+    assert marker.silent.all()
+    assert marker.separation == 0.0
