@@ -40,7 +40,7 @@ from sklearn.metrics import f1_score
 
 import dpmix
 from dpmix.inputs.type_table import TypeTable, read_types
-from dpmix.populations.levels import log_evidence
+from dpmix.populations.levels import log_factors
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.types import Types, assign_types, types_by_population
 
@@ -135,8 +135,7 @@ def ways(gates: np.ndarray, types: Types, population: np.ndarray, task: Task, co
         best[p] = np.bincount(inside).argmax() if len(inside) else -1
     at = [task.events.measured_channels.index(name) for name in types.channels]
     values = task.events.measured(np.arange(len(population)))[:, at]
-    every = np.ones(types.right.shape, np.bool_)
-    logs = log_evidence(types.markers, values, types.right, every)
+    logs = np.pad(log_factors(types.markers, values, types.right), [(0, 0), (0, 1)])
     own = {"best": best[population], "named": named, "table": logs.argmax(axis=1), "types": types.of_event}
     return {way: score(gates, found) for way, found in own.items()}
 

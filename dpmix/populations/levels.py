@@ -26,16 +26,11 @@ An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with 
 levels that the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has
 the factor 1.
 
-The unknown type has the evidence 1 of independent markers at their base rates, or `NEIGHBOUR` times the
-evidence of a type that differs from a row in one cell, if this is more. Without it, an event of a type that
-has no row went to a row that it matches in all cells but one.
-
 N events, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,7 +49,6 @@ ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
 LEAST_EVENTS = 20  # of a component whose median is used
-NEIGHBOUR = 0.05  # weight of a type without a row that differs from a row in one cell
 CHANCE = 0.02, 0.98  # range of base rates
 
 Bools = npt.NDArray[np.bool_]
@@ -181,7 +175,7 @@ def with_base(marker: Marker, values: Array) -> Marker:
 
 
 def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
-    """Return the log of the evidence of events for the rows, float64 [N, R].
+    """Return the log of the evidence of events for the rows, float64 [N, R]; unknown would have 0.
 
     Parameters
     ----------
@@ -191,47 +185,15 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
         p, the probability that a cell is right.
     """
     total = np.zeros((len(values), len(right)))
-    for m, r, q in _passed(markers, values):
-        total[:, r] += _log_factor(q, right[r, m], markers[m].base[r])
-    return total
-
-
-def log_evidence(markers: tuple[Marker, ...], values: Array, right: Array, flips: Bools) -> Array:
-    """Return the log of the evidence of events for the rows and the unknown type, float64 [N, R + 1].
-
-    Parameters
-    ----------
-    markers, values, right
-        As of `log_factors`.
-    flips : bool [R, M]
-        Cells of which the unknown type may have the other levels.
-    """
-    total, flipped = np.zeros((len(values), len(right))), np.full((len(values), len(right)), -np.inf)
-    for m, r, q in _passed(markers, values):
-        base, factor = markers[m].base[r], _log_factor(q, right[r, m], markers[m].base[r])
-        total[:, r] += factor
-        if flips[r, m] and right[r, m] > base:
-            other = np.log(np.maximum(1.0 - q, 1e-9) / (1.0 - base))
-            flipped[:, r] = np.maximum(flipped[:, r], other - factor)
-    unknown = np.maximum((total + flipped).max(axis=1) + np.log(NEIGHBOUR), 0.0)
-    return np.column_stack([total, unknown])
-
-
-def _passed(markers: tuple[Marker, ...], values: Array) -> Iterator[tuple[int, int, Array]]:
-    """Yield marker, row and the probability that each event passes, for every cell that is not silent."""
     for m, marker in enumerate(markers):
         done: dict[bytes, Array] = {}
         for r in np.flatnonzero(~marker.silent).tolist():
             key = marker.thresholds[r].tobytes() + marker.allowed[r].tobytes()
             if key not in done:
                 done[key] = marker.passes(values[:, m], r)
-            yield m, r, done[key]
-
-
-def _log_factor(passes: Array, right: float, base: float) -> Array:
-    """Return the log of the factor by which a cell supports its row."""
-    factor: Array = np.log(right * passes / base + (1.0 - right) * (1.0 - passes) / (1.0 - base))
-    return factor
+            p, q, b = right[r, m], done[key], marker.base[r]
+            total[:, r] += np.log(p * q / b + (1.0 - p) * (1.0 - q) / (1.0 - b))
+    return total
 
 
 def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:

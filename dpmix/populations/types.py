@@ -9,10 +9,8 @@ component h,
 theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
 evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all
 thresholds goes to one type as a whole, and a component that straddles a threshold is divided by the values of
-its events. F is relative to events whose markers are independent and have their base rates. The unknown type
-has F = 1, or more where an event would fit a row but for one cell (`dpmix.populations.levels`); a child's own
-cells are left out, because its parent has the events that fail them. Half of the share of the unknown type in
-a component is that of its events, so that tails of components are not unknown.
+its events. F is relative to events whose markers are independent and have their base rates; this is the
+unknown type, which a row has to beat.
 
 **Proportions** are expected numbers of events in the draws, with
 
@@ -27,10 +25,9 @@ thresholds and of the sample.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts. If some events pass all cells of the row,
-more than `GENUINE` of those that it explains best, it is right, and the others are of a type that has no row.
-Rows and such cells are computed in turn. (With probabilities instead of the best row, a rare row whose
-neighbour differs in one cell took the events of this neighbour.)
+for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
+turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
+events of this neighbour.)
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -54,7 +51,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.find import Populations
-from dpmix.populations.levels import DOUBT, Bools, Marker, fit_levels, log_evidence, log_factors
+from dpmix.populations.levels import DOUBT, Marker, fit_levels, log_factors
 from dpmix.populations.predictive import classify
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import Estimates
@@ -67,12 +64,10 @@ TYPE_DRAWS = 40  # draws of the run, at most
 LEVEL_DRAWS = 8  # sets of thresholds, used in turn
 FITTED = 30_000  # events from which levels and shares are computed
 SHARED = 0.1  # weight of the shares of a component, next to even shares
-SHARED_UNKNOWN = 0.5  # the same of the unknown type
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
 CONTRADICTED, ROUNDS = 0.25, 3
 FEWEST = 30  # events of a row whose cells can be contradicted
-GENUINE = 0.05  # of the events of a row that pass all cells: none is contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
 CERTAINTY = 0.7
@@ -145,11 +140,7 @@ class Types:
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
         """Cells that the events of their row contradict, bool [R, M]."""
-        if not self.markers:  # types from examples
-            return np.zeros(self.agreement.shape, np.bool_)
-        unused = self.right <= np.array([marker.base for marker in self.markers]).T
-        stated = ~np.isnan(self.table.with_inherited().doubt[:, self.columns])
-        found: npt.NDArray[np.bool_] = (self.agreement < CONTRADICTED) & (unused | stated)
+        found: npt.NDArray[np.bool_] = self.agreement < CONTRADICTED
         return found
 
 
@@ -236,10 +227,7 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
             shares[:] = rho
             shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
         else:
-            own, known = sums / sizes, np.maximum(sums[:, :-1].sum(axis=1, keepdims=True), 1e-12)
-            unknown = SHARED_UNKNOWN * own[:, -1:] + (1.0 - SHARED_UNKNOWN) / n_rows
-            rows = SHARED * sums[:, :-1] / known + (1.0 - SHARED) / max(n_rows - 1, 1)
-            shares[there] = np.hstack([(1.0 - unknown) * rows, unknown])
+            shares[there] = SHARED * sums / sizes + (1.0 - SHARED) / n_rows
     return shares
 
 
@@ -266,7 +254,6 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
     base = np.array([marker.base for marker in markers]).T
     silent = np.array([marker.silent for marker in markers]).T
     agreement = np.full(right.shape, np.nan)
-    passing = _pass_all(markers, values)
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
@@ -277,21 +264,9 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
-        genuine = (passing >= FEWEST) & (passing > GENUINE * np.bincount(best, minlength=len(right)))
-        wrong = np.isnan(doubt) & (agreement < CONTRADICTED) & ~genuine[:, None]
+        wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
         right = np.where(wrong, np.minimum(base, stated), stated)
     return right, agreement
-
-
-def _pass_all(markers: tuple[Marker, ...], values: Array) -> Ints:
-    """Return the number of events that pass all cells of each row, int64 [R]."""
-    n_rows = len(markers[0].silent)
-    passing = np.ones((len(values), n_rows), np.bool_)
-    for m, marker in enumerate(markers):
-        for r in np.flatnonzero(~marker.silent).tolist():
-            passing[:, r] &= marker.passes(values[:, m], r) > 0.5
-    found: Ints = passing.sum(axis=0)
-    return found
 
 
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
@@ -347,8 +322,7 @@ def assign_types(
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
-    flips = _flips(table, full)[:, columns]
-    fitted = [_evidence(own, values, right, flips) for own in sets]
+    fitted = [_evidence(own, values, right) for own in sets]
     shares = [
         [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
@@ -365,7 +339,7 @@ def assign_types(
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
-                evidence = [_evidence(one, block, right, flips) for one in sets]
+                evidence = [_evidence(one, block, right) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
@@ -405,16 +379,9 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
     return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
 
 
-def _flips(table: TypeTable, full: TypeTable) -> Bools:
-    """Return the cells that are not a child's own, bool [R, M]; `full` has the inherited cells."""
-    roots = np.array([not parent for parent in table.parents])
-    flips: Bools = ~full.is_silent & (table.is_silent | roots[:, None])
-    return flips
-
-
-def _evidence(markers: tuple[Marker, ...], values: Array, right: Array, flips: Bools) -> Array:
+def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
     """Return F, float64 [N, R + 1], up to a factor of each event."""
-    logs = log_evidence(markers, values, right, flips)
+    logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
     found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
     return found
 

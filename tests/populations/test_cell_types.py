@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.populations import types
-from dpmix.populations.levels import DOUBT, fit_levels, log_evidence, log_factors
+from dpmix.populations.levels import DOUBT, fit_levels, log_factors
 from dpmix.populations.types import (
     SHARED,
     assess_cells,
@@ -99,34 +99,6 @@ def test_a_removed_row_leaves_its_events_unknown() -> None:
     fewer = evidence(values, labels, table(SIGNS)[:3]).argmax(axis=1)
     assert (fewer[labels == 3] == 3).mean() > 0.9  # 3 is unknown here
     assert (fewer[labels != 3] == 3).mean() < 0.02
-
-
-def test_an_event_that_fits_a_row_but_for_one_cell_is_unknown() -> None:
-    signs = np.array([[1, 1, 1, 0], [0, 0, 0, 1]])  # without a row: as the first, but negative for marker 2
-    values, labels = blood(np.random.default_rng(5), (1_000, 2_000), signs)
-    other = np.random.default_rng(6).normal(0.0, 0.4, (600, 4)) + 3.0 * np.array([1, 1, 0, 0])
-    values, labels = np.vstack([values, other]), np.append(labels, np.full(600, 2))
-    markers = fit_levels(values, labels, table(signs))
-    right, flips = np.full((2, 4), 1.0 - DOUBT), np.ones((2, 4), bool)
-    found = log_evidence(markers, values, right, flips).argmax(axis=1)
-    assert (found == labels).mean() > 0.98
-    children = log_evidence(markers, values, right, ~flips)  # cells of children: their parent has the event
-    assert not children[:, -1].any()
-    np.testing.assert_allclose(
-        log_evidence(markers, values, right, flips)[:, :-1], log_factors(markers, values, right)
-    )
-
-
-def test_a_row_with_events_of_its_own_is_not_contradicted_by_those_of_a_missing_one() -> None:
-    signs = np.array([[1, 1, 0, 0, 1], [1, 0, 1, 1, 0], [0, 0, 1, 0, 0]])
-    values, labels = blood(np.random.default_rng(7), (200, 1_500, 1_000), signs)
-    many = np.random.default_rng(8).normal(0.0, 0.4, (2_500, 5)) + 3.0 * np.array([1, 1, 1, 0, 1])
-    values, labels = np.vstack([values, many]), np.append(labels, np.full(2_500, 3))
-    right, agreement = assess_cells(
-        fit_levels(values, labels, table(signs)), values, np.full(signs.shape, np.nan)
-    )
-    assert agreement[0, 2] < types.CONTRADICTED
-    assert (right == 1.0 - DOUBT).all()
 
 
 def test_silent_cells_neither_help_nor_hurt() -> None:
