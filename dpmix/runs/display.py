@@ -103,6 +103,7 @@ class ProgressDisplay(logging.Handler):
             self._update(("work", work), work, share, 1.0).fields.update(count=count)
             return
         self._end_work()
+        self._print_last()
         warns = record.levelno >= logging.WARNING
         text = f"{'warning: ' if warns else ''}{record.getMessage()}"
         self._console.print(Text(text, style="yellow" if warns else ""))
@@ -123,8 +124,7 @@ class ProgressDisplay(logging.Handler):
         if self._has_bar:
             self._bars.refresh()  # in a notebook, stop() leaves the last refresh out
             self._bars.stop()
-        if self._unprinted:
-            self._console.print(self._unprinted)
+        self._print_last()
 
     def _update(self, key: tuple[str, ...], description: str, completed: float, total: float) -> Task:
         """Update the bar of some work, and return it; other work replaces the bar."""
@@ -146,8 +146,14 @@ class ProgressDisplay(logging.Handler):
             self._bars.refresh()
             self._key = ()
 
+    def _print_last(self) -> None:
+        """Print the last line of progress, if it was kept: what follows it comes after it."""
+        if self._unprinted:
+            self._console.print(self._unprinted)
+            self._unprinted = ""
+
     def _line(self, text: str) -> None:
-        """Print a line of progress if it is time to, or keep it: the last one is printed at the end."""
+        """Print a line of progress if it is time to, or keep it: the last one comes before other lines."""
         now = self._clock()
         if self._next_line is None or now >= self._next_line:
             self._console.print(text)

@@ -47,6 +47,19 @@ def test_lines_come_at_a_sensible_interval() -> None:
     assert lines[0] == "burn-in: sweep 0 of 100, log likelihood -1.23457e+06, 7 components occupied"
 
 
+def test_the_last_sweep_comes_before_what_follows_it() -> None:
+    file = io.StringIO()
+    with ProgressDisplay(console=Console(file=file, width=200), clock=lambda: 0.0) as shown:
+        for i in range(101):
+            shown.on_sweep(sweep(i))
+        log.info("finding the populations of the run")
+    assert [line.split(",")[0] for line in file.getvalue().splitlines()] == [
+        "burn-in: sweep 0 of 100",
+        "burn-in: sweep 100 of 100",
+        "finding the populations of the run",
+    ]
+
+
 def test_one_sweep_is_one_line() -> None:
     assert lines_of([(0.0, sweep(100))]) == [
         "burn-in: sweep 100 of 100, log likelihood -1.23457e+06, 7 components occupied"
