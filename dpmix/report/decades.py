@@ -58,18 +58,16 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
     signs = (1.0,) if transform.method == "log" else (1.0, -1.0)
     decades = [sign * 10.0**power for power in reversed(POWERS) for sign in signs]
     wanted = decades if transform.method == "log" else [0.0, *decades]
-    labelled: list[tuple[float, float]] = []
-    for value, place in zip(wanted, _places(transform, wanted), strict=True):
-        near = any(abs(place - other) < APART * (high - low) for other, _ in labelled)
-        if low <= place <= high and not near:
-            labelled.append((place, value))
+    labelled = _apart(transform, wanted, low, high)
     if len(labelled) < 2:  # less than a decade
-        steps = [sign * step * 10.0**power for power in POWERS for step in (1, 2, 5) for sign in signs]
-        places = _places(transform, steps)
-        labelled = [
-            (place, value) for place, value in zip(places, steps, strict=True) if low <= place <= high
+        steps = [
+            sign * step * power
+            for step in (1.0, 5.0, 2.0)
+            for power in decades[:: len(signs)]
+            for sign in signs
         ]
-        return Ticks(*_sorted(labelled, lambda value: f"{value:g}"))
+        wanted = steps if transform.method == "log" else [0.0, *steps]
+        return Ticks(*_sorted(_apart(transform, wanted, low, high), lambda value: f"{value:g}"))
     least = min((abs(value) for _, value in labelled if value), default=1.0)
     between = [
         sign * digit * 10.0**power
@@ -80,6 +78,16 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
     ]
     minor = tuple(place for place in _places(transform, between) if low <= place <= high)
     return Ticks(*_sorted(labelled, power_text), minor)
+
+
+def _apart(transform: Transform, wanted: list[float], low: float, high: float) -> list[tuple[float, float]]:
+    """Return places and values on the axis, the first wanted ones first, whose labels do not overlap."""
+    found: list[tuple[float, float]] = []
+    for value, place in zip(wanted, _places(transform, wanted), strict=True):
+        near = any(abs(place - other) < APART * (high - low) for other, _ in found)
+        if low <= place <= high and not near:
+            found.append((place, value))
+    return found
 
 
 def _places(transform: Transform, values: list[float]) -> list[float]:

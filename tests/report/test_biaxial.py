@@ -94,3 +94,12 @@ def test_axes_have_decades(transform: Transform, low: float, high: float, texts:
         for place, value in zip(ticks.places, raw, strict=True):
             if value is not None:
                 assert transform.invert(np.array([place]))[0] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_labels_within_a_decade_do_not_overlap() -> None:
+    transform = Transform("logicle", t=1e6, w=1.5, m=4.5)
+    low, high = transform.apply(np.array([-1_500.0, 9_000.0])).tolist()
+    ticks = decades.axis_ticks(transform, low, high)
+    assert "0" in ticks.texts
+    assert len(ticks.texts) >= 3
+    assert np.diff(ticks.places).min() >= decades.APART * (high - low)
