@@ -25,7 +25,9 @@ from .values import FiniteRange, GivenPath
     "--design", type=GivenPath(path_type=Path), help="Table of samples.  [default: the one of the run]"
 )
 @click.option(
-    "--output", type=GivenPath(path_type=Path), help="Folder to write to.  [default: GATED/associate]"
+    "--output",
+    type=GivenPath(path_type=Path),
+    help="Folder to write to.  [default: GATED/associate, with --types GATED/associate-types]",
 )
 @click.option("--variability", help="Also columns of the differences between samples, for example '~ group'.")
 @click.option(
@@ -37,6 +39,11 @@ from .values import FiniteRange, GivenPath
     "--all-channels",
     is_flag=True,
     help="With --expression: of all channels, also where there are state channels.",
+)
+@click.option(
+    "--types",
+    is_flag=True,
+    help="Compare the cell types of dpmix gate --types, not the populations.",
 )
 @click.option(
     "--least-ratio",
@@ -62,6 +69,9 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
     the ratio of abundances compared with the populations that do not change. Needs
     'dpmix-cytometry[associate]'.
 
+    With --types, cell types take the place of populations. They do not overlap: a parent counts without its
+    children, as "T (other)".
+
     A column of numbers is a slope, unless a contrast names two of its values or it has at most 6 different
     integers: then it is groups. numeric(column) in the formula makes it a slope. The output says how each
     column was read.
@@ -79,13 +89,14 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
       dpmix associate gated --design samples.csv --formula '~ group + age + (1 | donor)' \\
           --contrast 'treated - control' --contrast age
       dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression
+      dpmix associate typed --types --formula '~ group' --contrast 'treated - control'
     """
     from dpmix.errors import DataError
     from dpmix.report import association_page
     from dpmix.report.associate import TABLE, associate
     from dpmix.runs.display import ProgressDisplay
 
-    folder = gated / "associate" if output is None else output
+    folder = output or gated / ("associate-types" if options["types"] else "associate")
     with ProgressDisplay(quiet):
         study = associate(gated, folder, **options)
     if not quiet:

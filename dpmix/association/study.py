@@ -48,7 +48,7 @@ class Study:
         return sum(int((~one.converged).sum()) for one in self.effects)
 
 
-def count_responses(counts: Ints) -> tuple[Array, Array]:
+def count_responses(counts: Ints | Array) -> tuple[Array, Array]:
     """Return logarithms of counts [S, P], relative to their mean in the sample, and their variances [S, P].
 
     The mean over the populations gives more weight to those whose logarithm is better known. The variance
@@ -58,7 +58,7 @@ def count_responses(counts: Ints) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    counts : int64 [T, S, P]
+    counts : int64 or float64 [T, S, P]
     """
     drawn = np.log(counts + 0.5)
     of_gating = (drawn - drawn.mean(axis=1, keepdims=True)).var(axis=0)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.type_draws import TypeDraws
 from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 FILE = "samples.nc"
@@ -56,9 +57,14 @@ class SampleDraws:
         Standard errors of the medians, from the number of events; None in files of older versions.
     n_state : int
         Number of state channels.
+    types : TypeDraws, optional
+        The same by cell type; None in a gating without types.
+    by_type : bool
+        `counts`, `medians` and `phenotypes` are those of cell types (`dpmix.populations.type_draws.by_type`);
+        `counts` are then expected counts, float64.
     """
 
-    counts: Ints
+    counts: Ints | Array
     medians: Floats
     samples: tuple[str, ...]
     phenotypes: tuple[str, ...]
@@ -71,6 +77,13 @@ class SampleDraws:
     verdict: str = ""
     errors: Floats | None = None
     n_state: int = 0
+    types: TypeDraws | None = None
+    by_type: bool = False
+
+    @property
+    def noun(self) -> str:
+        """Word for what is counted."""
+        return "type" if self.by_type else "population"
 
     def write(self, path: Path) -> None:
         """Write an HDF5 file in the layout of netCDF-4; an existing file is replaced.
@@ -96,6 +109,12 @@ class SampleDraws:
             if self.draws is not None:
                 for name, numbers in zip(DRAWS, self.draws.T, strict=True):
                     file.create_variable(name, ("draw",), data=numbers)
+            if self.types is not None:
+                file.dimensions["type_draw"], file.dimensions["type"] = self.types.counts.shape[::2]
+                of_type = ("type_draw", "sample", "type"), ("sample", "type", "channel")
+                file.create_variable("type_counts", of_type[0], data=self.types.counts, **packed)
+                file.create_variable("type_medians", of_type[1], data=self.types.medians, **packed)
+                file.create_variable("type_median_errors", of_type[1], data=self.types.errors, **packed)
             if self.explored is not None:
                 file.create_variable("explored", ("sample",), data=self.explored)
                 file.create_variable("explored_medians", ("sample", "channel"), data=self.explored_medians)
@@ -106,6 +125,8 @@ class SampleDraws:
                 "channel_class": ["type"] * (len(self.channels) - self.n_state) + ["state"] * self.n_state,
             }
             texts |= {"name": self.names} if self.names else {}
+            if self.types is not None:
+                texts |= {"type": self.types.names, "type_parent": self.types.parents}
             texts |= {
                 COLUMN + name.replace("/", "\N{DIVISION SLASH}"): cells
                 for name, cells in self.columns.items()
@@ -116,6 +137,8 @@ class SampleDraws:
                     "name": "population",
                     "channel": "channel",
                     "channel_class": "channel",
+                    "type": "type",
+                    "type_parent": "type",
                 }.get(name, "sample")
                 file.create_variable(name, (dim,), h5py.string_dtype())[:] = np.array(text, object)
 
@@ -137,6 +160,11 @@ class SampleDraws:
                 def text(name: str) -> tuple[str, ...]:
                     return tuple(file[name].asstr()[:].tolist())
 
+                types = None
+                if "type_counts" in file:
+                    counts, medians = file["type_counts"][:], file["type_medians"][:]
+                    errors = file["type_median_errors"][:]
+                    types = TypeDraws(text("type"), text("type_parent"), counts, medians, errors)
                 columns = {name.removeprefix(COLUMN): text(name) for name in file if name.startswith(COLUMN)}
                 return cls(
                     counts=file["counts"][:],
@@ -152,6 +180,7 @@ class SampleDraws:
                     verdict=str(file.attrs.get("verdict", "")),
                     explored=file["explored"][:] if "explored" in file else None,
                     explored_medians=file["explored_medians"][:] if "explored" in file else None,
+                    types=types,
                 )
         except (OSError, KeyError) as error:
             raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None

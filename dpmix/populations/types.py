@@ -56,6 +56,7 @@ from dpmix.populations.predictive import classify
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import Estimates
 from dpmix.populations.task import Task
+from dpmix.populations.type_draws import TypeDraws
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
 
@@ -105,6 +106,8 @@ class Types:
         Share of the events of each row that pass each cell; NaN for a silent cell.
     right : float64 [R, M]
         p of each cell that was used.
+    draws : TypeDraws, optional
+        What `dpmix associate --types` compares; None before `dpmix gate` has added it.
     """
 
     table: TypeTable
@@ -121,6 +124,7 @@ class Types:
     r_hat: Array
     agreement: Array
     right: Array
+    draws: TypeDraws | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dpmix.association.study import Study, run_study
 from dpmix.errors import ConfigError
 from dpmix.populations.explored import NAME, with_explored
 from dpmix.populations.sample_draws import SampleDraws
+from dpmix.populations.type_draws import OTHER, by_type
 from dpmix.report import association_figures, association_page
 from dpmix.system.files import check_outputs, csv_text, write_text, writing
 
@@ -32,6 +33,7 @@ def associate(
     variability: str | None = None,
     expression: bool = False,
     all_channels: bool = False,
+    types: bool = False,
     least_ratio: float = 1.1,
     false_share: float = FALSE_SHARE,
     overwrite: bool = False,
@@ -49,6 +51,8 @@ def associate(
     expression, all_channels, overwrite : bool
         Regress medians of state channels, too; all channels' medians, also where there are state channels;
         replace existing files.
+    types : bool
+        Compare the cell types of the gating, not its populations. A parent counts without its children.
     least_ratio, false_share : float
         Smallest ratio of abundances that counts as an effect; accepted share of false discoveries.
 
@@ -64,7 +68,11 @@ def associate(
     folder = Path(output)
     names = (TABLE, OUTLIERS, PAGE)
     paths = [*(folder / name for name in names), *association_figures.figure_paths(folder / "figures")]
-    draws = with_explored(SampleDraws.read(Path(gated)))
+    draws, rare = SampleDraws.read(Path(gated)), ()
+    if types:
+        draws, rare = by_type(draws)
+    else:
+        draws = with_explored(draws)
     columns = draws.columns if design is None else read_design(Path(design), draws.samples)
     if not columns:
         raise ConfigError(["--design: needed, because the run had no table of samples (data.samples)"])
@@ -73,7 +81,7 @@ def associate(
     made = make_design(columns, draws.samples, formula, contrasts, variability)
     check_outputs(paths, overwrite, [Path(gated) / "samples.nc", *([Path(design)] if design else [])])
     study = run_study(draws, made, float(least_ratio), expression, only_state=not all_channels)
-    warnings = _warnings(study)
+    warnings = _warnings(study, rare)
     for warning in warnings:
         log.warning(warning)
     with writing(folder):
@@ -85,7 +93,7 @@ def associate(
     return study
 
 
-def _warnings(study: Study) -> list[str]:
+def _warnings(study: Study, rare: Sequence[str] = ()) -> list[str]:
     """Return what may make the results wrong."""
     warnings = []
     for one in study.effects:
@@ -106,16 +114,38 @@ def _warnings(study: Study) -> list[str]:
             f"{NAME} (population {number}): compared by the cells found in each sample; intervals lack the "
             "uncertainty of judging"
         )
+    if parents := [name for name in study.draws.phenotypes if study.draws.by_type and name.endswith(OTHER)]:
+        warnings.append(
+            f"a type with children counts without them: {'; '.join(parents)}. To compare it as a whole, "
+            "gate with a table that lacks its children"
+        )
+    if rare:
+        warnings.append(f"too few events, counted as unknown: {_some(rare)}")
+    if study.draws.by_type and any(one.measure == EXPRESSION for one in study.effects):
+        warnings.append("medians of types: intervals lack the uncertainty of the types of events")
     if study.left_out:
-        few = "; ".join(study.left_out[:3]) + ("; ..." if len(study.left_out) > 3 else "")
-        warnings.append(f"expression: too few events in too many samples: {few}")
+        warnings.append(f"expression: too few events in too many samples: {_some(study.left_out)}")
     return warnings
+
+
+def _some(names: Sequence[str]) -> str:
+    return "; ".join(names[:3]) + ("; ..." if len(names) > 3 else "")
+
+
+def _who(study: Study, population: int) -> tuple[object, ...]:
+    """Return the cells that name a response: number and phenotype of a population, or a type."""
+    name = study.draws.phenotypes[population]
+    return (name,) if study.draws.by_type else (population + 1, name)
+
+
+def _head(study: Study) -> tuple[str, ...]:
+    return ("type",) if study.draws.by_type else ("population", "phenotype")
 
 
 def _rows(study: Study, false_share: float) -> Iterator[Sequence[object]]:
     """Yield the rows of associations.csv, for each contrast and measure those found first."""
     yield [
-        *("contrast", "measure", "population", "phenotype", "channel", "effect", "low", "high"),
+        *("contrast", "measure", *_head(study), "channel", "effect", "low", "high"),
         *("probability of direction", "tail probability", "false discovery rate", "found"),
         *("proportion ratio", "proportion low", "proportion high"),
     ]
@@ -131,7 +161,7 @@ def _effect_rows(study: Study, effects: Effects, false_share: float) -> Iterator
         name = study.draws.channels[channel] if channel >= 0 else ""
         verdict = ("yes" if found[q] else "no") if effects.converged[q] else "not converged"
         yield [
-            *(effects.contrast, effects.measure, population + 1, study.draws.phenotypes[population], name),
+            *(effects.contrast, effects.measure, *_who(study, population), name),
             *(f"{end[q]:.6g}" for end in ends),
             *(f"{one[q]:.6g}" for one in numbers),
             verdict,
@@ -140,8 +170,7 @@ def _effect_rows(study: Study, effects: Effects, false_share: float) -> Iterator
 
 
 def _outlier_rows(study: Study) -> Iterator[Sequence[object]]:
-    yield ["sample", "population", "phenotype", "channel", "weight"]
+    yield ["sample", *_head(study), "channel", "weight"]
     for one in study.outliers:
         channel = study.draws.channels[one.channel] if one.channel >= 0 else ""
-        phenotype = study.draws.phenotypes[one.population]
-        yield [one.sample, one.population + 1, phenotype, channel, f"{one.weight:.3g}"]
+        yield [one.sample, *_who(study, one.population), channel, f"{one.weight:.3g}"]

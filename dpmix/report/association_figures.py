@@ -12,9 +12,8 @@ import numpy as np
 from dpmix.association.effects import ABUNDANCE, EXPRESSION, VARIABILITY, Effects
 from dpmix.association.study import Study
 from dpmix.model.mixture import Array
-from dpmix.report.association_samples import draw_map, groups_of, response_name, strips, strips_of
+from dpmix.report.association_samples import draw_map, groups_of, own_name, response_name, strips, strips_of
 from dpmix.report.drawing import labels_apart, log_ticks, new_figure, place_texts, styled, within_margins
-from dpmix.report.labels import label
 from dpmix.report.palette import GREY, colour
 from dpmix.system.files import writing
 
@@ -41,9 +40,9 @@ class Panel:
     is_ratio : bool
     names : Q str
     marks, sides : Q str
-        Short names to write next to points: the number of the population, with the channel of expression. ""
-        for an effect that is not found and has no direction, or is one of more than `MOST_MARKS`, or whose
-        name would cover another. Their alignment.
+        Short names to write next to points: the number of the population, or the type, with the channel of
+        expression. "" for an effect that is not found and has no direction, or is one of more than
+        `MOST_MARKS`, or whose name would cover another. Their alignment.
     middle, low, high, rate : float64 [Q]
     found : bool [Q]
     """
@@ -63,7 +62,8 @@ class Panel:
 
 def _mark(study: Study, effects: Effects, q: int) -> str:
     """Return the short name of a response."""
-    number, channel = str(int(effects.populations[q]) + 1), int(effects.channels[q])
+    population, channel = int(effects.populations[q]), int(effects.channels[q])
+    number = own_name(study, population, 16) if study.draws.by_type else str(population + 1)
     return number if channel < 0 else f"{study.draws.channels[channel]} in {number}"
 
 
@@ -155,7 +155,8 @@ class Differences:
 
     Attributes
     ----------
-    contrast : str
+    contrast, noun : str
+        `noun` is population or type.
     populations, channels : list of str
     values : float64 [populations, channels]
         NaN where there are too few events.
@@ -163,6 +164,7 @@ class Differences:
     """
 
     contrast: str
+    noun: str
     populations: list[str]
     channels: list[str]
     values: Array
@@ -186,9 +188,16 @@ def differences_of(study: Study, share: float) -> list[Differences]:
         values[row, column] = one.intervals[0]
         found = np.zeros(values.shape, bool)
         found[row, column] = one.found(share)
-        names = [label(study.draws, int(p), 44) for p in rows]
+        names = [own_name(study, int(p)) for p in rows]
         made.append(
-            Differences(one.contrast, names, [study.draws.channels[c] for c in columns], values, found)
+            Differences(
+                one.contrast,
+                study.draws.noun,
+                names,
+                [study.draws.channels[c] for c in columns],
+                values,
+                found,
+            )
         )
     return made
 

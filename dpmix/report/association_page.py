@@ -16,11 +16,11 @@ from dpmix.report.association_samples import (
     Groups,
     Strips,
     groups_of,
+    own_name,
     response_name,
     sample_map,
     strips_of,
 )
-from dpmix.report.labels import label
 from dpmix.report.page_data import script_json
 from dpmix.report.page_plots import add_hover, name_axis, new_plot, plain, plot_range
 from dpmix.report.page_proportions import PERCENT
@@ -63,6 +63,7 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
         more=f"The first {MOST_ROWS} of {len(rows)}; associations.csv has all." * (len(rows) > MOST_ROWS),
         figures=figures,
         outliers=_outliers(study),
+        noun=study.draws.noun.capitalize(),
         bokeh="\n".join(library.js_raw),
         plots=script_json({name: json_item(plot) for name, plot in plots.items()}),
     )
@@ -71,7 +72,7 @@ def render(study: Study, share: float, seed: int, warnings: list[str]) -> str:
 def summary(study: Study, share: float) -> list[str]:
     """Return what was fitted and what was found, in sentences."""
     lines = [
-        f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} populations, formula "
+        f"{len(study.draws.samples)} samples, {len(study.draws.phenotypes)} {study.draws.noun}s, formula "
         f"{study.design.formula}. Found: false discovery rate of at most {share:.0%}.",
         f"Columns: {'; '.join(study.design.readings)}. Design: "
         + ", ".join(("intercept", *study.design.columns))
@@ -92,7 +93,8 @@ def summary(study: Study, share: float) -> list[str]:
 def sentence(study: Study, effects: Effects, q: int) -> str:
     """Return an effect as a sentence."""
     middle, low, high = (end[q] for end in effects.intervals)
-    where = f"population {effects.populations[q] + 1}"
+    phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
+    where = phenotype if study.draws.by_type else f"population {effects.populations[q] + 1}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
     elif effects.is_ratio:
@@ -100,8 +102,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     else:
         channel = study.draws.channels[effects.channels[q]]
         text = f"{channel} in {where} differs by {middle:.3g} ({low:.3g} to {high:.3g})"
-    phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
-    return f"{text}: {phenotype}." if phenotype else f"{text}."
+    return f"{text}: {phenotype}." if phenotype and not study.draws.by_type else f"{text}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ def _figures(study: Study, share: float, seed: int) -> tuple[list[dict[str, str]
     add(
         "samples",
         _map(study, every[0]),
-        "Samples by the proportions of their populations",
+        f"Samples by the proportions of their {study.draws.noun}s",
         "Principal components of the logarithms of the proportions: similar samples are near each other. "
         f"{every[0].column}: {colours or 'darker is lower'}.",
     )
@@ -208,7 +209,7 @@ def _heatmap(one: Differences) -> Model:
     boxes = plot.rect("x", "y", 1, 1, source=source, fill_color=fill, line_color="white")
     found_y, found_x = (where.astype(np.float64) for where in np.nonzero(one.found))
     plot.scatter(found_x, found_y, size=4, color="black")
-    add_hover(plot, boxes, ("population", "@who"), ("marker", "@marker"), ("difference", "@value{0.00}"))
+    add_hover(plot, boxes, (one.noun, "@who"), ("marker", "@marker"), ("difference", "@value{0.00}"))
     name_axis(plot.xaxis, one.channels)
     name_axis(plot.yaxis, one.populations)
     plot.xaxis.major_label_orientation = "vertical"
@@ -326,7 +327,7 @@ def _outliers(study: Study) -> list[dict[str, str]]:
     return [
         {
             "sample": one.sample,
-            "name": label(study.draws, one.population, 60)
+            "name": own_name(study, one.population, 60)
             + (f", {study.draws.channels[one.channel]}" if one.channel >= 0 else ""),
             "weight": f"{one.weight:.2f}",
         }

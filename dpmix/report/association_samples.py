@@ -151,9 +151,16 @@ def strips_of(study: Study, contrast: Contrast, measure: str, share: float, seed
     return Strips(titles, means, means - half, means + half, is_share=False)
 
 
+def own_name(study: Study, population: int, width: int = 44) -> str:
+    """Return the number and phenotype of a population, or the name of a type."""
+    if study.draws.by_type:
+        return shortened(study.draws.phenotypes[population], width)
+    return label(study.draws, population, width)
+
+
 def response_name(study: Study, population: int, channel: int, width: int = 44) -> str:
     """Return the name of a response: its population, and its channel for expression."""
-    own = label(study.draws, population, width)
+    own = own_name(study, population, width)
     return own if channel < 0 else f"{study.draws.channels[channel]} in {own}"
 
 
@@ -243,5 +250,5 @@ def draw_map(study: Study, groups: Groups) -> Figure:
     place_texts(axes, found.places, found.names, found.sides)
     axes.set_xlabel(found.axis(0))
     axes.set_ylabel(found.axis(1))
-    axes.set_title("Samples by the proportions of their populations")
+    axes.set_title(f"Samples by the proportions of their {study.draws.noun}s")
     return figure

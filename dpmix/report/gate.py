@@ -29,6 +29,7 @@ from dpmix.populations.new_samples import fit_sample
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
+from dpmix.populations.type_draws import type_draws
 from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
 from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.additions import Additions
@@ -258,9 +259,11 @@ class _KnownTypes:
     ) -> Types:
         """Return the cell types of all events of a task."""
         if self.examples is not None:
-            return assign_by_examples(task, found, self.examples, self.labelled, own, certainty)
-        assert self.table is not None
-        return assign_types(task, found, self.table, own, certainty)
+            types = assign_by_examples(task, found, self.examples, self.labelled, own, certainty)
+        else:
+            assert self.table is not None
+            types = assign_types(task, found, self.table, own, certainty)
+        return replace(types, draws=type_draws(task.events, types))
 
 
 def _table_of_types(

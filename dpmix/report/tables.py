@@ -102,6 +102,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         verdict=str(gating.verdict),
         explored=None if one is None else one.sizes,
         explored_medians=found,
+        types=None if gating.types is None else gating.types.draws,
     )
     draws.write(directory / FILE)
 

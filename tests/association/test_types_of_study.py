@@ -1,0 +1,131 @@
+"""`dpmix associate --types`: cell types in place of populations."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dpmix
+from dpmix.cli import main
+from dpmix.config.schema import Config
+from dpmix.errors import ConfigError
+from dpmix.inputs import simulate
+from dpmix.populations.sample_draws import SampleDraws
+from dpmix.populations.type_draws import by_type
+
+EVENTS, RATIO, DONORS = 2_500, 3.0, 8
+TABLE = """cell,parent,CD3,CD4,CD8,CD19,CD14
+T,,+,,,-,-
+CD4 T,T,,+,-,,
+CD8 T,T,,-,+,,
+B,,-,-,-,+,-
+monocytes,,-,,-,-,+
+nothing,,+,+,+,+,+
+"""
+ON_CPU = ("engine.backend=cpu", "engine.threads=1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cohort in which B cells are `RATIO` times as frequent in treated donors, gated into `typed`."""
+    folder = tmp_path_factory.mktemp("cohort")
+    random = np.random.default_rng(1)
+    rows = ["file,sample,group"]
+    for donor in range(DONORS):
+        made = simulate.cytometry_like(8 * EVENTS, seed=donor)
+        share = random.lognormal(0.0, 0.2, len(made.populations))
+        group = "treated" if donor % 2 else "control"
+        if group == "treated":
+            share[made.populations.index("B")] *= RATIO
+        chance = share[made.labels] / share[made.labels].sum()
+        kept = np.sort(random.choice(len(made.labels), EVENTS, replace=False, p=chance))
+        name = f"D{donor}.fcs"
+        replace(made, events=made.events[kept], labels=made.labels[kept]).write(folder / name)
+        rows.append(f"{name},D{donor},{group}")
+    (folder / "samples.csv").write_text("\n".join(rows) + "\n")
+    (folder / "types.csv").write_text(TABLE)
+    settings = {
+        "data": {
+            "samples": str(folder / "samples.csv"),
+            "channels": ["CD3", "CD4", "CD8", "CD19", "CD14"],
+        },
+        "model": {"components": 24},
+        "mcmc": {"chains": 2, "burn_in": 60, "draws": 6},
+        "engine": {"backend": "cpu", "threads": 1},
+        "output": {"path": str(folder / "run.h5")},
+        "seed": 5,
+    }
+    run = dpmix.run_mcmc(Config.model_validate(settings))
+    dpmix.gate(run, folder / "typed", types=folder / "types.csv", engine=ON_CPU)
+    dpmix.gate(run, folder / "plain", engine=ON_CPU)
+    return folder
+
+
+def associate(folder: Path, gated: str, *options: str, code: int = 0) -> str:
+    contrast = ("--formula", "~ group", "--contrast", "treated - control", "--types")
+    done = CliRunner().invoke(main, ["associate", str(folder / gated), *contrast, *options])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_the_type_that_changes_is_found_and_no_other(folder: Path) -> None:
+    text = associate(folder, "typed")
+    assert "B is " in text
+    assert "a type with children counts without them: T (other)" in text
+    assert "too few events, counted as unknown: nothing" in text
+    output = folder / "typed" / "associate-types"
+    with (output / "associations.csv").open(newline="") as file:
+        rows = {row["type"]: row for row in csv.DictReader(file)}
+    assert set(rows) == {"T (other)", "CD4 T", "CD8 T", "B", "monocytes", "unknown"}
+    assert {name for name, row in rows.items() if row["found"] == "yes"} == {"B"}
+    assert float(rows["B"]["low"]) < RATIO < float(rows["B"]["high"])
+    assert "Samples by the proportions of their types" in (output / "report.html").read_text()
+    assert (output / "outliers.csv").read_text().startswith("sample,type,channel,weight")
+
+
+def test_types_partition_the_events(folder: Path) -> None:
+    draws, left_out = by_type(SampleDraws.read(folder / "typed"))
+    np.testing.assert_allclose(draws.counts.sum(axis=2), EVENTS, rtol=1e-6)
+    assert left_out == ("nothing",)
+    assert draws.phenotypes[0] == "T (other)"
+    events = SampleDraws.read(folder / "typed").types
+    assert events is not None
+    assert events.names[-1] == "unknown"
+    assert events.parents == ("", "T", "T", "", "", "", "")
+
+
+def test_medians_are_those_of_the_events_of_the_type(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_parquet(folder / "typed" / "events.parquet")
+    draws, _ = by_type(SampleDraws.read(folder / "typed"))
+    own = table[(table["type"].astype(str) == "B") & (table["sample"].astype(str) == "D3")]
+    at = draws.phenotypes.index("B"), draws.channels.index("CD19")
+    assert draws.medians[0, 3, at[0], at[1]] == pytest.approx(np.median(own["CD19"]), abs=1e-3)
+
+
+def test_expression_by_type(folder: Path) -> None:
+    text = associate(folder, "typed", "--expression", "--output", str(folder / "expressed"))
+    assert "intervals lack the uncertainty of the types of events" in text
+    with (folder / "expressed" / "associations.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "expression"]
+    assert {row["channel"] for row in rows} == {"CD3", "CD4", "CD8", "CD19", "CD14"}
+    assert not [row for row in rows if row["found"] == "yes"]
+
+
+def test_a_gating_without_types_is_an_error(folder: Path) -> None:
+    assert "the gating has no cell types; gate again with dpmix gate --types" in associate(
+        folder, "plain", code=2
+    )
+
+
+def test_no_type_with_events_is_an_error(folder: Path) -> None:
+    draws = SampleDraws.read(folder / "typed")
+    assert draws.types is not None
+    empty = replace(draws, types=replace(draws.types, counts=draws.types.counts * 0.0))
+    with pytest.raises(ConfigError, match="no type of the table has 20 events"):
+        by_type(empty)
