@@ -11,12 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 import dpmix
+from dpmix.association.design import make_design
+from dpmix.association.study import run_study
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.inputs import simulate
-from dpmix.populations.sample_draws import SampleDraws
-from dpmix.populations.type_draws import by_type
+from dpmix.populations.sample_draws import FILE, SampleDraws
+from dpmix.populations.type_draws import TypeDraws, by_type
+from dpmix.report import association_page
 
 EVENTS, RATIO, DONORS = 2_500, 3.0, 8
 TABLE = """cell,parent,CD3,CD4,CD8,CD19,CD14
@@ -62,8 +65,70 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     run = dpmix.run_mcmc(Config.model_validate(settings))
     dpmix.gate(run, folder / "typed", types=folder / "types.csv", engine=ON_CPU)
-    dpmix.gate(run, folder / "plain", engine=ON_CPU)
     return folder
+
+
+def simulated() -> SampleDraws:
+    """Return draws of six types, of which B grows in every second of 16 samples, and T is a parent."""
+    random = np.random.default_rng(2)
+    names = ("T", "CD4 T", "CD8 T", "B", "nothing", "unknown")
+    logs = np.log([4.0, 40, 25, 10, 1e-6, 5]) + 0.15 * random.standard_normal((16, 6))
+    logs[1::2, 3] += np.log(RATIO)
+    counts = EVENTS * np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+    drawn = counts * random.lognormal(0.0, 0.01, (10, 16, 6))
+    types = TypeDraws(
+        names,
+        ("", "T", "T", "", "", ""),
+        drawn,
+        random.normal(1.0, 0.1, (16, 6, 2)).astype(np.float32),
+        np.full((16, 6, 2), 0.02, np.float32),
+    )
+    return SampleDraws(
+        counts=np.full((10, 16, 1), EVENTS),
+        medians=np.zeros((10, 16, 1, 2), np.float32),
+        samples=tuple(f"s{k}" for k in range(16)),
+        phenotypes=("all",),
+        channels=("CD1", "CD2"),
+        columns={"group": ["control", "treated"] * 8},
+        types=types,
+    )
+
+
+def test_draws_of_types_are_written_read_and_compared(tmp_path: Path) -> None:
+    draws = simulated()
+    assert draws.types is not None
+    draws.write(tmp_path / FILE)
+    read = SampleDraws.read(tmp_path)
+    assert read.types is not None
+    assert (read.types.names, read.types.parents) == (draws.types.names, draws.types.parents)
+    np.testing.assert_array_equal(read.types.counts, draws.types.counts)
+    np.testing.assert_array_equal(read.types.medians, draws.types.medians)
+    compared, left_out = by_type(read)
+    assert compared.phenotypes == ("T (other)", "CD4 T", "CD8 T", "B", "unknown")
+    assert left_out == ("nothing",)
+    np.testing.assert_allclose(compared.counts.sum(axis=2), draws.types.counts.sum(axis=2))
+    study = run_study(
+        compared, make_design(read.columns, read.samples, "~ group", ["treated - control"]), 1.1, True
+    )
+    abundance = study.effects[0]
+    assert abundance.found(0.05).nonzero()[0].tolist() == [3]
+    _, low, high = abundance.intervals
+    assert low[3] < RATIO < high[3]
+    assert not study.effects[1].found(0.05).any()
+    (line,) = [line for line in association_page.summary(study, 0.05) if "times as frequent" in line]
+    assert line.startswith("B is ")
+
+
+def test_draws_without_types_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="the gating has no cell types; gate again"):
+        by_type(replace(simulated(), types=None))
+
+
+def test_types_without_events_are_an_error() -> None:
+    draws = simulated()
+    assert draws.types is not None
+    with pytest.raises(ConfigError, match="no type of the table has 20 events"):
+        by_type(replace(draws, types=replace(draws.types, counts=draws.types.counts * 0.0)))
 
 
 def associate(folder: Path, gated: str, *options: str, code: int = 0) -> str:
@@ -115,17 +180,3 @@ def test_expression_by_type(folder: Path) -> None:
         rows = [row for row in csv.DictReader(file) if row["measure"] == "expression"]
     assert {row["channel"] for row in rows} == {"CD3", "CD4", "CD8", "CD19", "CD14"}
     assert not [row for row in rows if row["found"] == "yes"]
-
-
-def test_a_gating_without_types_is_an_error(folder: Path) -> None:
-    assert "the gating has no cell types; gate again with dpmix gate --types" in associate(
-        folder, "plain", code=2
-    )
-
-
-def test_no_type_with_events_is_an_error(folder: Path) -> None:
-    draws = SampleDraws.read(folder / "typed")
-    assert draws.types is not None
-    empty = replace(draws, types=replace(draws.types, counts=draws.types.counts * 0.0))
-    with pytest.raises(ConfigError, match="no type of the table has 20 events"):
-        by_type(empty)
