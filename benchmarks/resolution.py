@@ -9,7 +9,7 @@ Results go to benchmarks/results/resolution.json under their label; those of oth
 what `--set` says. Parts:
 
 **battery**: one large population of 5,000 to 200,000 events (normal, t with 5 degrees of freedom, log-normal,
-bent, clipped; 30 cases of each) in 2 to 20 channels, and a small normal one of 25 to 500 events, 5 to 8
+bent, clipped; `--cases` of each) in 2 to 20 channels, and a small normal one of 25 to 500 events, 5 to 8
 standard deviations away and narrow (0.5) or wide (1). The small one is found where a population has a Jaccard
 similarity above 1/2 with it. "added" counts populations besides the two; with a small population of 0 events,
 besides the one. Each case has a seed of its own, and each factor has all its levels about equally often.
@@ -60,7 +60,7 @@ LARGE = (5_000, 20_000, 50_000, 200_000)
 SMALL = (0, 25, 50, 100, 200, 500)
 PLACES = ((5.0, 0.5), (6.0, 0.5), (6.0, 1.0), (8.0, 0.5), (8.0, 1.0))  # distance and standard deviation
 CHANNELS = (2, 4, 10, 20)
-CASES = 30  # of each kind
+CASES = 30  # of each kind, by default
 JOBS = 2
 PLAIN, PLAIN_TITLE = "plain", "k-means and linkage"
 Row = dict[str, Any]
@@ -69,11 +69,13 @@ Row = dict[str, Any]
 # ------------------------------------------------------------------------------------------ battery
 
 
-def cases() -> Iterator[tuple[str, Events, Ints]]:
+def cases(n_cases: int) -> Iterator[tuple[str, Events, Ints]]:
     """Yield name, events and population (1 large, 2 small) of each case, a Latin hypercube for each kind."""
     for k, kind in enumerate(KINDS):
         order = np.random.default_rng(k)
-        levels = [order.permutation(np.arange(CASES) % len(own)) for own in (LARGE, SMALL, PLACES, CHANNELS)]
+        levels = [
+            order.permutation(np.arange(n_cases) % len(own)) for own in (LARGE, SMALL, PLACES, CHANNELS)
+        ]
         for n, small, place, dim in zip(*levels, strict=True):
             yield case(kind, LARGE[n], SMALL[small], *PLACES[place], CHANNELS[dim])
 
@@ -118,7 +120,7 @@ def battery(folder: Path, asked: argparse.Namespace) -> Row:
         return name, row
 
     with ThreadPoolExecutor(JOBS) as pool:
-        each = dict(pool.map(judged, {case[0]: case for case in cases()}.values()))
+        each = dict(pool.map(judged, {one[0]: one for one in cases(asked.cases)}.values()))
     rows = each.values()
 
     def found(least: int, share: float, most: int = max(SMALL)) -> list[int]:
@@ -299,6 +301,7 @@ def main() -> None:
     parser.add_argument("--only", default="plain,battery,sets,cohort", help="parts (default: %(default)s)")
     parser.add_argument("--label", default="after", help="name of these results (default: %(default)s)")
     parser.add_argument("--program", help="command of another version (default: this one)")
+    parser.add_argument("--cases", type=int, default=CASES, help="of each kind in the battery")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of dpmix's config")
     asked = parser.parse_args()
     parts = {"battery": battery, "sets": sets, "cohort": cohort}
