@@ -65,7 +65,7 @@ def type_draws(events: Events, types: Types) -> TypeDraws:
 
 
 def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
-    """Return the draws with cell types in place of populations, and the types that have too few events.
+    """Return the draws with cell types instead of populations, and the types that have too few events.
 
     The types do not overlap: a parent with children stands for its events outside of all children. Those with
     fewer than `LEAST_EVENTS` events count as unknown.

@@ -1,4 +1,4 @@
-"""`dpmix associate --types`: cell types in place of populations."""
+"""`dpmix associate --types`: cell types instead of populations."""
 
 from __future__ import annotations
 
