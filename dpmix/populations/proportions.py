@@ -144,7 +144,7 @@ def posterior(counts: Ints | Array, seed: int, prior: Array | None = None) -> Ar
     return _dirichlet(shapes, Stream(seed, 1, 0).step(Step.PROPORTIONS))
 
 
-def posterior_mean(counts: Ints, prior: Array | None = None) -> Array:
+def posterior_mean(counts: Ints | Array, prior: Array | None = None) -> Array:
     """Return the posterior mean of the proportions, float64 [S, P]: the average of the T Dirichlet means.
 
     The mean of `posterior` has the noise of its random numbers in addition; this has none.

@@ -68,11 +68,8 @@ def associate(
     folder = Path(output)
     names = (TABLE, OUTLIERS, PAGE)
     paths = [*(folder / name for name in names), *association_figures.figure_paths(folder / "figures")]
-    draws, rare = SampleDraws.read(Path(gated)), ()
-    if types:
-        draws, rare = by_type(draws)
-    else:
-        draws = with_explored(draws)
+    draws = SampleDraws.read(Path(gated))
+    draws, rare = by_type(draws) if types else (with_explored(draws), ())
     columns = draws.columns if design is None else read_design(Path(design), draws.samples)
     if not columns:
         raise ConfigError(["--design: needed, because the run had no table of samples (data.samples)"])
