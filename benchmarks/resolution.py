@@ -266,7 +266,11 @@ def page() -> str:
     for key in next(one["battery"] for one in of if "battery" in one):
         if key != "cases":
             line(
-                key, ["{} of {}".format(*one["battery"][key]) if key in one["battery"] else "" for one in of]
+                key,
+                [
+                    "{} of {}".format(*one["battery"][key]) if key in one.get("battery", {}) else ""
+                    for one in of
+                ],
             )
     for name in SETS:
         cells = []
