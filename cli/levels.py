@@ -26,7 +26,8 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
     """Show the threshold of each channel of RUN and the share of positive cells in each population.
 
     Thresholds are those that name populations. Each draw has its own, and intervals contain the differences
-    between draws. A channel without a clear valley has no threshold.
+    between draws. A channel without a clear valley has no threshold, unless the run had an FMO or unstained
+    file for it (data.controls).
 
     \b
     Files in the folder of --output:

@@ -20,6 +20,7 @@ import numpy as np
 
 from dpmix.app.jobs import command
 from dpmix.errors import ConfigError
+from dpmix.inputs.controls import by_number
 from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations import decide, find
@@ -277,7 +278,8 @@ def levels_of(live: Live, decisions: Decisions) -> Array:
 
 def _levels(live: Live, components: Ints, reference: int) -> Array:
     drawn = transformed_draw(live.forest.run, live.task.events.scaling, *live.forest.draws[reference])
-    return levels(*drawn, components[reference])
+    controls = by_number(live.forest.run.controls, live.task.events.channels)
+    return levels(*drawn, components[reference], controls)
 
 
 def population_of_events(live: Live, chosen: Decided) -> Ints:

@@ -181,6 +181,16 @@ class DataConfig(Section):
         "(fits the instrument), logicle (t, w, m, a), arcsinh (cofactor), log, linear.",
         need="a mapping of channel names or globs to transforms, for example {default: {method: logicle}}",
     )
+    controls: dict[str, str] = key(
+        {},
+        'FMO or unstained files: file of each channel, by name or glob; "default" applies to all other '
+        "channels. The threshold between - and + is then expected at the 99% quantile of the control. The "
+        "files are read at the start of a run, compensated and transformed like the data, and are not part "
+        "of it. Relative to the folder of this config.",
+        "without a control, thresholds are at valleys between populations",
+        need="a mapping of channel names or globs to files, for example {CD25: fmo_cd25.fcs, default: "
+        "unstained.fcs}",
+    )
     standardize: bool = key(
         True,
         "Scale each channel to mean 0 and standard deviation 1 after its transform. The run file records the "

@@ -1,6 +1,7 @@
 """The config: all sections and keys, their types, limits and defaults.
 
-Paths that dpmix reads (data.files, data.samples, data.gate.workspace, data.compensation, mcmc.init) are
+Paths that dpmix reads (data.files, data.samples, data.gate.workspace, data.compensation,
+data.controls, mcmc.init) are
 relative to the folder of the config file, so that a config can be moved together with its data. Paths that
 it writes (output.path, engine.scratch) are relative to the current folder.
 """

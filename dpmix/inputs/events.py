@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
+from dpmix.inputs.controls import Controls
 from dpmix.inputs.fcs_spillover import Spillover
 from dpmix.inputs.quality_channels import QualityChannels
 from dpmix.inputs.samples import Columns
@@ -176,6 +177,8 @@ class Events:
         Channels that are not in the model.
     quality : QualityChannels or None
         Scatter and viability, where they were asked for and the files have them.
+    controls : mapping of str to Control
+        By channel; none where the events of a run are prepared again, whose file has them.
     """
 
     values: Floats
@@ -193,6 +196,7 @@ class Events:
     spillovers: tuple[Spillover | None, ...] = ()
     state: StateChannels | None = None
     quality: QualityChannels | None = None
+    controls: Controls = field(default_factory=dict)
 
     @property
     def measured_channels(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ import numpy as np
 from dpmix.config.data import DataConfig
 from dpmix.errors import DpmixError
 from dpmix.inputs.channels import run_panel, same_channels
+from dpmix.inputs.controls import control_files, read_controls
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.events import ChannelReport, Events, Report
 from dpmix.inputs.file_plans import FilePlan, plan_files
@@ -130,6 +131,7 @@ def prepare(
         chosen, notes = choose_channels(settings.channels, sources, earlier and earlier.detectors, state)
         require_separate(sources[0], chosen[0], state)
         sources = warn_of_other_markers(sources[0], chosen[0], sources, chosen)
+        of_controls = control_files(settings.controls, sources[0], chosen[0]) if earlier is None else {}
         plans, plan_notes = plan_files(settings, base, sources, chosen)
         notes += plan_notes
         scale = FittedScale(settings, plans, earlier and earlier.scaling)
@@ -146,7 +148,12 @@ def prepare(
     weights = None if settings.weights == "proportional" else sample_weights(events.sample_starts, relative)
     if note := describe_weights(settings, samples, weights):
         events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
-    return replace(events, sample_columns=columns, weights=weights)
+    controls = read_controls(settings, base, of_controls, events.detectors, events.scaling)
+    if controls:
+        listed = ", ".join(f"{name} {one.limit:.3g} ({one.file})" for name, one in controls.items())
+        note = f"controls, 99% quantiles on the transformed scale: {listed}"
+        events = replace(events, report=replace(events.report, notes=(*events.report.notes, note)))
+    return replace(events, sample_columns=columns, weights=weights, controls=controls)
 
 
 def prepare_like(

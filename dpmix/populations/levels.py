@@ -22,6 +22,12 @@ for each row r of the table, because the level of a marker among T cells need no
    thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
    with them.)
 
+**With a control** of the marker (`dpmix.inputs.controls`), t0 of the boundary between off and the next level
+is the 99% quantile c of the control, and s, its distance from the 95% quantile, takes the place of g / 4 in
+step 2: a valley near c, or c itself. There, g is twice the distance of c from the median of the control, so
+that the softness does not depend on whether there are positive components. The standard deviation of step 4
+contains the standard error of c. A boundary between higher levels has no control.
+
 An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with q the probability of the
 levels that the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has
 the factor 1.
@@ -31,12 +37,14 @@ N events, R cell types, M markers, C levels of a marker that the table distingui
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import gaussian_filter1d
 
+from dpmix.inputs.controls import Control
 from dpmix.model.mixture import Array, Ints
 
 DOUBT = 0.02  # of a cell for which the table states none
@@ -116,6 +124,12 @@ def distinguished(levels: Bools) -> Bools:
     levels : bool [R, 4]
         Cells of one marker (`dpmix.inputs.type_table.TypeTable`).
     """
+    number = _numbers(levels)
+    return np.array([[row[number == c].any() for c in range(number.max() + 1)] for row in levels])
+
+
+def _numbers(levels: Bools) -> Ints:
+    """Return the distinguished level of each of the four, int64 [4]."""
     spoken = levels[~levels.all(axis=1)]
     sides: dict[tuple[int, ...], int] = {}
     for b in range(3):
@@ -130,8 +144,7 @@ def distinguished(levels: Bools) -> Bools:
         others = [one for one in sides if one != cut]
         if 2 in cut and others and _separated(others) == _separated(list(sides)):
             del sides[cut]
-    number = np.array([sum(level > b for b in sides.values()) for level in range(4)])
-    return np.array([[row[number == c].any() for c in range(number.max() + 1)] for row in levels])
+    return np.array([sum(level > b for b in sides.values()) for level in range(4)], np.int64)
 
 
 def _separated(sides: list[tuple[int, ...]]) -> set[tuple[int, int]]:
@@ -141,7 +154,9 @@ def _separated(sides: list[tuple[int, ...]]) -> set[tuple[int, int]]:
     }
 
 
-def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]:
+def fit_levels(
+    values: Array, labels: Ints, levels: Bools, controls: Mapping[int, Control] | None = None
+) -> tuple[Marker, ...]:
     """Return the levels of M markers.
 
     Parameters
@@ -152,10 +167,20 @@ def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]
         Component of each event in one draw.
     levels : bool [R, M, 4]
         Cells of the table.
+    controls : mapping of int to Control, optional
+        Of some markers.
     """
-    starts = [_start(values[:, m], labels, distinguished(levels[:, m])) for m in range(values.shape[1])]
+    known = {
+        m: one
+        for m, one in (controls or {}).items()
+        if np.diff(_numbers(levels[:, m]))[0]  # a cell tells off from the next level
+    }
+    starts = [
+        _with_control(_start(values[:, m], labels, distinguished(levels[:, m])), known.get(m))
+        for m in range(values.shape[1])
+    ]
     markers = list(starts)
-    edges = [_edges(column) for column in values.T]
+    edges = [_edges(column, known.get(m)) for m, column in enumerate(values.T)]
     for _ in range(ROUNDS):
         passed = np.ones((values.shape[1], len(levels), len(values)))
         for m, marker in enumerate(markers):
@@ -163,7 +188,8 @@ def fit_levels(values: Array, labels: Ints, levels: Bools) -> tuple[Marker, ...]
                 passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
         whole = passed.prod(axis=0)
         markers = [
-            _in_context(start, values[:, m], whole / passed[m], edges[m]) for m, start in enumerate(starts)
+            _in_context(start, values[:, m], whole / passed[m], edges[m], known.get(m))
+            for m, start in enumerate(starts)
         ]
     return tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
 
@@ -228,6 +254,26 @@ def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
     )
 
 
+def _with_control(start: Marker, control: Control | None) -> Marker:
+    """Return the marker with the control's limit as the start of its first boundary."""
+    if control is None:
+        return start
+    thresholds, errors, gaps, widths = (
+        one.copy() for one in (start.thresholds, start.errors, start.gaps, start.widths)
+    )
+    gaps[0] = 2.0 * max(control.limit - control.median, control.near)
+    widths[0] = SHARPEST * gaps[0]
+    thresholds[:, 0] = control.limit
+    errors[:, 0] = np.hypot(control.near / np.sqrt(SURE), control.error)
+    return replace(
+        start,
+        thresholds=np.maximum.accumulate(thresholds, axis=1),
+        errors=errors,
+        gaps=gaps,
+        widths=widths,
+    )
+
+
 def _groups(places: Array, weights: Array, n_groups: int) -> Ints:
     """Return groups 0.. of places [H] in order, with the least weighted variance within them."""
     order = np.argsort(places, kind="stable")
@@ -251,20 +297,26 @@ def _groups(places: Array, weights: Array, n_groups: int) -> Ints:
     return found
 
 
-def _edges(values: Array) -> Array:
+def _edges(values: Array, control: Control | None = None) -> Array:
     low, high = np.quantile(values, (0.0005, 0.9995))
+    if control is not None:
+        low, high = min(low, control.limit), max(high, control.limit)
     margin = 0.05 * (high - low) + 1e-9
     return np.linspace(low - margin, high + margin, BINS + 1)
 
 
-def _in_context(start: Marker, values: Array, weights: Array, edges: Array) -> Marker:
+def _in_context(
+    start: Marker, values: Array, weights: Array, edges: Array, control: Control | None
+) -> Marker:
     """Return the marker with the thresholds of each row among the events that pass its other cells."""
     thresholds, errors = start.thresholds.copy(), start.errors.copy()
     for r in np.flatnonzero(~start.silent):
         for b, gap in enumerate(start.gaps):
-            thresholds[r, b], errors[r, b] = _threshold(
-                values, weights[r], edges, start.thresholds[r, b], NEAR * gap
-            )
+            near, error = NEAR * gap, 0.0
+            if b == 0 and control is not None:
+                near, error = control.near, control.error
+            found, spread = _threshold(values, weights[r], edges, start.thresholds[r, b], near)
+            thresholds[r, b], errors[r, b] = found, np.hypot(spread, error)
     return replace(start, thresholds=np.maximum.accumulate(thresholds, axis=1), errors=errors)
 
 

@@ -22,6 +22,14 @@ then, and the others should not be called negative. Populations with less than 0
 **A level has two levels of its own** where the populations on its side of the threshold do by the same rule:
 - and lo, or + and hi.
 
+**With a control** at limit c with standard deviation s (`dpmix.inputs.controls`), the threshold is the
+minimum of
+
+    log(h(t) / min(highest h below t, highest h above t) + 0.02) + ((t - c) / s)^2 / 2,
+
+with h the density of all events: a valley near c, or c itself where there is no valley. Valleys elsewhere do
+not count, and a channel with one population has a threshold, too. There is no lo below it.
+
 The shares and ratios were chosen on labelled real data with known channels and subsets.
 
 K components, D channels, P populations. All quantities are on the scale of the means given, preferably the
@@ -30,13 +38,14 @@ transformed scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from dpmix.inputs.controls import Control
 from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -47,6 +56,7 @@ LEAST = 0.001  # share of the events below which a population is ignored
 VALLEY, SHARE = 0.8, 0.02  # relative density of a valley and share of events on each side, rule 1
 RARE_VALLEY = 0.5  # relative density of a valley, rule 2
 EXPLAINS = 0.5  # share of the variance explained by the best cut that a threshold must explain
+FLAT = 0.02  # added to the relative density of a valley near a control
 GRADUAL = 0.25  # variance explained by the best cut, relative to that within populations, to reject a valley
 
 
@@ -88,7 +98,11 @@ def thresholds(
 
 
 def levels(
-    weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike, populations: npt.ArrayLike
+    weights: npt.ArrayLike,
+    means: npt.ArrayLike,
+    covariances: npt.ArrayLike,
+    populations: npt.ArrayLike,
+    controls: Mapping[int, Control] | None = None,
 ) -> Array:
     """Return the ends of the levels of each channel, float64 [3, D]: between - and lo, lo and +, + and hi.
 
@@ -102,6 +116,8 @@ def levels(
     covariances : float [K, D, D]
     populations : int [K]
         Population of each component, 0..P-1.
+    controls : mapping of int to Control, optional
+        Of some channels.
     """
     weight = np.asarray(weights, np.float64)
     members = np.eye(int(np.max(populations)) + 1)[np.asarray(populations)].T * (weight / weight.sum())
@@ -109,8 +125,9 @@ def levels(
     found = np.full((3, np.shape(means)[1]), np.nan)
     sds = np.sqrt(np.diagonal(np.asarray(covariances, np.float64), axis1=1, axis2=2))
     for d, (m, s) in enumerate(zip(np.asarray(means, np.float64).T, sds.T, strict=True)):
-        if asked.sum() > 1:
-            found[:, d] = _levels(_channel(members[asked], m, s))
+        control = (controls or {}).get(d)
+        if asked.sum() > (0 if control else 1):
+            found[:, d] = _levels(_channel(members[asked], m, s), control)
     return found
 
 
@@ -192,12 +209,30 @@ def _end(points: Array, weights: Array) -> float:
     return float(points[order[np.searchsorted(held, OUTSIDE * held[-1])]])
 
 
-def _levels(channel: _Channel) -> tuple[float, float, float]:
+def _levels(channel: _Channel, control: Control | None = None) -> tuple[float, float, float]:
     """Return the ends of the levels of a channel, NaN for those that it does not have."""
-    limit = _threshold(channel)
+    limit = _threshold(channel) if control is None else _near_control(channel.x, channel.densities, control)
     sides = channel.medians < limit, channel.medians > limit  # of NaN: none
     low, high = (_threshold(_part(channel, side)) if side.sum() > 1 else float("nan") for side in sides)
-    return low, limit, high
+    return low if control is None else float("nan"), limit, high
+
+
+def _near_control(x: Array, densities: Array, control: Control) -> float:
+    """Return the threshold of a channel with a control.
+
+    Parameters
+    ----------
+    x : float64 [G]
+        Grid.
+    densities : float64 [P, G]
+        They sum to that of all events.
+    control : Control
+    """
+    depths = np.append(_depths(densities.sum(axis=0)), 1.0)  # the control may be outside of the grid
+    at = np.append(x, control.limit)
+    inside = np.interp(control.limit, x, depths[:-1], 1.0, 1.0)
+    depths[-1] = inside
+    return float(at[np.argmin(np.log(depths + FLAT) + ((at - control.limit) / control.near) ** 2 / 2.0)])
 
 
 def _part(channel: _Channel, side: npt.NDArray[np.bool_]) -> _Channel:

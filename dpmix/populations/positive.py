@@ -2,7 +2,8 @@
 
 In every draw, the mixture and its populations give the ends of the levels of a channel by the rule that names
 populations (`dpmix.populations.phenotypes`). The thresholds of the draws are the posterior of the threshold.
-It is given where at least half of the draws have one.
+It is given where at least half of the draws have one. The limit of a control (`dpmix.inputs.controls`) is
+moved in each draw by a normal deviate times its standard error.
 
 In draw t, y_tspd is the expected number of events of sample s in population p above the threshold of channel
 d, and n_tsp the expected number of events in p. The share of positive cells is drawn from
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.inputs.controls import by_number
 from dpmix.model.mixture import Array, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.cohort import terms_of_run
@@ -107,10 +109,16 @@ def positive_events(task: Task, found: Populations) -> Positive:
     events, run = task.events, found.run
     drawn: Ints = np.unique(np.linspace(0, len(found.draws) - 1, min(MOST_DRAWS, len(found.draws))).round())
     drawn = drawn.astype(np.int64)
+    random = Stream(task.config.seed, 4, 0).step(Step.POINTS)
+    deviates = random.standard_normal((len(drawn), len(events.channels)))
     ends = np.array(
         [
-            levels(*transformed_draw(run, events.scaling, *found.draws[t]), found.components[t])
-            for t in drawn.tolist()
+            levels(
+                *transformed_draw(run, events.scaling, *found.draws[t]),
+                found.components[t],
+                by_number(run.controls, events.channels, own),
+            )
+            for t, own in zip(drawn.tolist(), deviates, strict=True)
         ]
     )
     shape = len(drawn), len(events.samples), found.n_populations

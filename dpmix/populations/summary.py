@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.inputs.controls import by_number
 from dpmix.inputs.events import Events
 from dpmix.inputs.quality_channels import HEIGHT, SIZE
 from dpmix.model.mixture import Array, Floats, Ints
@@ -89,7 +90,7 @@ class Summary:
         prior = prior_counts(run, found.draws, found.components, found.n_populations)
         components = found.components[found.reference]
         weights, means, covariances = transformed_draw(run, scaling, *found.draws[found.reference])
-        ends = levels(weights, means, covariances, components)
+        ends = levels(weights, means, covariances, components, by_number(run.controls, task.events.channels))
         quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
         sizes = self.sizes.sum(axis=0)
         quality = task.events.quality

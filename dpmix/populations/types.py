@@ -46,6 +46,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.engines.base import Engine
+from dpmix.inputs.controls import by_number
 from dpmix.inputs.type_table import TypeTable, match_markers
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
@@ -322,7 +323,8 @@ def assign_types(
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
-    markers = fit_levels(values, labels[found.reference], full.levels[:, columns])
+    controls = by_number(run.controls, [names[d] for d in at.tolist()])
+    markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]

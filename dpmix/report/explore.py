@@ -25,6 +25,7 @@ from dpmix.explore.judgements import (
     read_judgements,
 )
 from dpmix.explore.screen import FURTHER, SIZE
+from dpmix.inputs.controls import by_number
 from dpmix.inputs.events import Events
 from dpmix.inputs.samples import NAME
 from dpmix.model.mixture import Array, Ints
@@ -228,7 +229,8 @@ def _phenotypes(task: Task, populations: Populations, sample: Array, of_sample: 
     """Return the phenotypes of populations, from a sample of events."""
     scaling, reference = task.events.scaling, populations.reference
     drawn = transformed_draw(populations.run, scaling, *populations.draws[reference])
-    ends = levels(*drawn, populations.components[reference])
+    controls = by_number(populations.run.controls, task.events.channels)
+    ends = levels(*drawn, populations.components[reference], controls)
     shown = scaling.to_transformed(sample)
     return names_of_events(shown, of_sample, ends, task.events.channels, populations.n_populations)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dpmix.config.load import parse_config
 from dpmix.config.schema import Config
 from dpmix.errors import DataError
+from dpmix.inputs.controls import Control, controls_from_attributes
 from dpmix.inputs.state_channels import StateChannels
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Ints
 from dpmix.runs.layout import COHORT, AnyArray, coordinate
@@ -144,6 +145,16 @@ class Run:
         if "state_channels" not in self.attributes:
             return None
         return StateChannels.from_attributes(self._mapping("state_channels"))
+
+    @property
+    def controls(self) -> dict[str, Control]:
+        """Controls of channels (`data.controls`) by name; none in files of earlier versions."""
+        if "controls" not in self.attributes:
+            return {}
+        try:
+            return controls_from_attributes(self._mapping("controls"))
+        except TypeError:
+            raise self._wrong("controls") from None
 
     @property
     def engine(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dpmix.engines.base import Engine
 from dpmix.engines.choose import choose_backend, make_engine, warn_of_other_arithmetic
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import preprocess
+from dpmix.inputs.controls import controls_as_attributes
 from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.inputs.transforms import Scaling
@@ -369,6 +370,7 @@ def layout_of(
             "n_events": len(events.values),
             "detectors": list(events.detectors),
             **({} if events.state is None else {"state_channels": events.state.as_attributes()}),
+            **({"controls": controls_as_attributes(events.controls)} if events.controls else {}),
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
             **coarse.attributes,
         },

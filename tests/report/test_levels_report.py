@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.populations.positive import Positive
-from dpmix.report.levels import figure_paths
+from dpmix.report.levels import figure_paths, levels
 from dpmix.runs.mcmc import run_mcmc
+from dpmix.runs.reader import open_run
 
 SHARE, EVENTS = 0.3, 3_000
 
@@ -69,6 +70,24 @@ def test_thresholds_and_positive_shares(run: Path, tmp_path: Path) -> None:
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "--overwrite" in again.output
+
+
+def test_controls_are_recorded_and_used(run: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    (tmp_path / "fmo.csv").write_text("CD4\n" + "\n".join(map(str, random.normal(size=2_000))))
+    settings = open_run(run).parsed_config().model_dump()
+    settings["data"]["controls"] = {"CD4": str(tmp_path / "fmo.csv")}
+    settings["output"]["path"] = str(tmp_path / "run.h5")
+    assert run_mcmc(Config.model_validate(settings)).completed
+    (tmp_path / "fmo.csv").unlink()  # the run file has what is needed
+    control = open_run(tmp_path / "run.h5").controls["CD4"]
+    assert control.n_events == 2_000
+    levels(tmp_path / "run.h5", tmp_path / "levels")
+    rows = {(row["channel"], row["between"]): row for row in rows_of(tmp_path / "levels" / "levels.csv")}
+    low, middle, high = (float(rows["CD4", "- +"][name]) for name in ("low", "threshold", "high"))
+    assert low < middle < high  # its standard error, although no draw has a valley
+    assert middle == pytest.approx(control.limit, abs=2.0 * control.error)
+    assert 1.5 < float(rows["CD3", "- +"]["threshold"]) < 4.5  # a channel without a control
 
 
 def test_a_threshold_that_few_draws_have_is_not_given() -> None:
