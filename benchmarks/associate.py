@@ -1,6 +1,6 @@
 """Measure error rates, power and coverage of `dpmix associate` on simulated cohorts, next to other methods.
 
-    python benchmarks/associate.py                       # about 20 minutes on two cores
+    python benchmarks/associate.py                       # about an hour on two cores
     python benchmarks/associate.py --rscript Rscript     # also edgeR, where R has it
     python benchmarks/associate.py figure                # docs/pictures/power.png from the results
 
@@ -420,7 +420,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
-    parser.add_argument("--panels", type=int, default=8, help="cohorts of each cell of the medians")
+    parser.add_argument("--panels", type=int, default=32, help="cohorts of each cell of the medians")
     parser.add_argument("--only", choices=("abundance", "expression"), help="measure one of them")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
