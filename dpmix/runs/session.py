@@ -370,7 +370,7 @@ def layout_of(
             "n_events": len(events.values),
             "detectors": list(events.detectors),
             **({} if events.state is None else {"state_channels": events.state.as_attributes()}),
-            **({"controls": controls_as_attributes(events.controls)} if events.controls else {}),
+            "controls": controls_as_attributes(events.controls),
             "sample_table": {name: list(cells) for name, cells in events.sample_columns.items()},
             **coarse.attributes,
         },
