@@ -15,7 +15,7 @@ from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream, number_of
 from dpmix.populations import proportions
-from dpmix.populations.cohort import OwnTerms, terms_of_run
+from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.find import Populations
 from dpmix.populations.predictive import MeanDensity
 from dpmix.populations.result import Block
@@ -55,9 +55,7 @@ def assign_events(
             end = int(events.sample_starts[sample + 1])
             if end == first:  # a file without events, or one whose events are all margin events
                 continue
-            own = None if own_terms is None else own_terms[sample]
-            if found.run.cohort and not task.data:
-                own = terms_of_run(found.run, found.draws, sample)
+            own = task.own_terms(found, sample, own_terms)
             if own is None:
                 ratios = sample_ratios(task, found, weights, engine, sample, medians)
             else:

@@ -46,11 +46,11 @@ from dpmix.inputs.type_table import TypeTable
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.model.streams import Step, Stream
-from dpmix.populations.cohort import OwnTerms, terms_of_run
+from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.find import Populations
-from dpmix.populations.proportions import posterior
+from dpmix.populations.sample_draws import evenly
 from dpmix.populations.task import Task
-from dpmix.populations.types import BLOCK, Types, decide, included
+from dpmix.populations.types import BLOCK, Types, decide, included, type_proportions
 from dpmix.runs.coarseness import choice_of
 from dpmix.system.cores import usable_cores
 from dpmix.system.extras import require_extra
@@ -279,10 +279,7 @@ class _Memberships:
 
     def terms(self, sample: int) -> OwnTerms | None:
         """Return the terms of a sample."""
-        if self._own is not None:
-            return self._own[sample]
-        run = self._found.run
-        return terms_of_run(run, self._found.draws, sample) if run.cohort and not self._task.data else None
+        return self._task.own_terms(self._found, sample, self._own)
 
     def shifts(self, sample: int, draws: Sequence[int]) -> Floats:
         """Return the shift of a sample in each draw, then its mean over them, float32 [T + 1, D]."""
@@ -397,8 +394,7 @@ def assign_by_examples(
     """
     require_classifiers()
     events, run = task.events, found.run
-    kept = np.unique(np.linspace(0, len(found.draws) - 1, min(DRAWS, len(found.draws))).round())
-    draws = kept.astype(np.int64).tolist()
+    draws = evenly(len(found.draws), DRAWS).tolist()
     threads = task.config.engine.threads or usable_cores()
     learned = _learn(labelled, found, examples, draws, threads)
     n_classes, n_events = len(examples.types) + 1, len(events.values)
@@ -428,10 +424,7 @@ def assign_by_examples(
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
     table = _table(examples, learned)
-    below, empty = included(table), np.diff(events.sample_starts) == 0
-    proportions = posterior(counts, task.config.seed) @ below.T
-    mean = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
-    proportions[:, empty], mean[empty] = np.nan, np.nan
+    proportions, mean = type_proportions(counts, included(table), task.config.seed)
     nothing = np.zeros((len(examples.types), 0))
     return Types(
         table=table,

@@ -207,7 +207,7 @@ def _used(numbers: Ints) -> int:
 
 
 def _is_sound(found: Populations) -> bool:
-    """Return whether all numbers are within their ranges; a file may be damaged, or another program's."""
+    """Return True if all numbers are within their ranges: a file may be damaged, or of another program."""
     run, tree = found.run, found.tree
     n_modes, n_populations, n_components = len(tree.heights), found.n_populations, run.n_components
     ranges = [

@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.controls import by_number
-from dpmix.model.mixture import Array, Ints
+from dpmix.model.mixture import Array
 from dpmix.model.streams import Step, Stream
-from dpmix.populations.cohort import terms_of_run
 from dpmix.populations.find import Populations
 from dpmix.populations.phenotypes import levels
 from dpmix.populations.pooling import transformed_draw
 from dpmix.populations.result import Estimates
+from dpmix.populations.sample_draws import evenly
 from dpmix.populations.task import Task
 from dpmix.system.progress import ProgressLog
 
@@ -107,8 +107,7 @@ def _with_totals(counts: Array) -> Array:
 def positive_events(task: Task, found: Populations) -> Positive:
     """Return levels of all channels and events above the thresholds, from `MOST_DRAWS` draws at most."""
     events, run = task.events, found.run
-    drawn: Ints = np.unique(np.linspace(0, len(found.draws) - 1, min(MOST_DRAWS, len(found.draws))).round())
-    drawn = drawn.astype(np.int64)
+    drawn = evenly(len(found.draws), MOST_DRAWS)
     random = Stream(task.config.seed, 4, 0).step(Step.POINTS)
     deviates = random.standard_normal((len(drawn), len(events.channels)))
     ends = np.array(
@@ -128,7 +127,7 @@ def positive_events(task: Task, found: Populations) -> Positive:
     with closing(task.make_engine(events.values)) as engine:
         for sample, first in enumerate(events.sample_starts[:-1]):
             end = int(events.sample_starts[sample + 1])
-            own = terms_of_run(run, found.draws, sample) if run.cohort and end > first else None
+            own = task.own_terms(found, sample)
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 values = events.measured(np.arange(start, stop))[:, : len(events.channels)]

@@ -186,6 +186,12 @@ class SampleDraws:
             raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None
 
 
+def evenly(count: int, most: int) -> Ints:
+    """Return the numbers of up to `most` of `count` draws or events, evenly spaced from 0, ascending."""
+    found: Ints = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+    return found
+
+
 class Medians:
     """Medians of the channels of each sample's populations, in some of the draws.
 
@@ -195,7 +201,7 @@ class Medians:
     """
 
     def __init__(self, n_draws: int, n_samples: int, n_populations: int, n_channels: int) -> None:
-        self.draws = np.unique(np.linspace(0, n_draws - 1, min(n_draws, MEDIAN_DRAWS)).round().astype(int))
+        self.draws = evenly(n_draws, MEDIAN_DRAWS)
         shape = len(self.draws), n_samples, n_populations, n_channels
         self.values: Floats = np.full(shape, np.nan, np.float32)
         self.errors: Floats = np.full(shape[1:], np.nan, np.float32)

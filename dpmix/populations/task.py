@@ -17,6 +17,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Floats
+from dpmix.populations.cohort import OwnTerms, terms_of_run
 from dpmix.populations.decisions import Decisions
 from dpmix.populations.find import Populations
 from dpmix.populations.kept import populations_of_run
@@ -63,6 +64,25 @@ class Task:
         if all(atom.treatment == "kept" for own in self.events.scaling.atoms for atom in own):
             return self.events
         return _events(self.run, self.config, self.data, self.storage, spread=False)
+
+    def own_terms(
+        self, found: Populations, sample: int, of_new: Sequence[OwnTerms] | None = None
+    ) -> OwnTerms | None:
+        """Return the weights and shifts of a sample; None in a pooled run, and for a sample without events.
+
+        Parameters
+        ----------
+        found : Populations
+        sample : int
+        of_new : sequence of OwnTerms, optional
+            Of the samples of `data`, which are not in the run (`dpmix.populations.new_samples`).
+        """
+        starts = self.events.sample_starts
+        if starts[sample] == starts[sample + 1]:
+            return None
+        if of_new is not None:
+            return of_new[sample]
+        return terms_of_run(self.run, found.draws, sample) if self.run.cohort and not self.data else None
 
     def find_populations(
         self,

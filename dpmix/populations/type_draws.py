@@ -50,15 +50,13 @@ class TypeDraws:
 
 def type_draws(events: Events, types: Types) -> TypeDraws:
     """Return the draws of the types of all events."""
-    from dpmix.populations.sample_draws import Medians
+    from dpmix.populations.sample_draws import Medians, evenly
 
     size = len(types.names)
     found = Medians(1, len(events.samples), size, len(events.measured_channels))
-    rows = np.where(types.of_event < 0, size - 1, types.of_event).astype(np.int64)
+    rows = types.rows
     for sample, (first, end) in enumerate(pairwise(events.sample_starts.tolist())):
-        some = np.unique(
-            np.linspace(first, end - 1, min(end - first, MEDIAN_EVENTS)).round().astype(np.int64)
-        )
+        some = first + evenly(end - first, MEDIAN_EVENTS)
         found.add(sample, events.measured(some), np.ones(len(some)), [rows[some]])
     parents = (*types.table.parents, "")
     return TypeDraws(types.names, parents, types.counts, found.values[0], found.errors)

@@ -50,12 +50,13 @@ from dpmix.inputs.controls import by_number
 from dpmix.inputs.type_table import TypeTable, match_markers
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
-from dpmix.populations.cohort import OwnTerms, terms_of_run
+from dpmix.populations.cohort import OwnTerms
 from dpmix.populations.find import Populations
 from dpmix.populations.levels import DOUBT, Marker, fit_levels, log_factors
 from dpmix.populations.predictive import classify
 from dpmix.populations.proportions import posterior
 from dpmix.populations.result import Estimates
+from dpmix.populations.sample_draws import evenly
 from dpmix.populations.task import Task
 from dpmix.populations.type_draws import TypeDraws
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
@@ -141,6 +142,11 @@ class Types:
     def estimates(self) -> Estimates:
         """Mean and 90% interval of the proportions, each float64 [S, R + 1]."""
         return Estimates.of(self.mean_proportions, self.proportions)
+
+    @property
+    def rows(self) -> Ints:
+        """Row of the table of each event, int64 [N]; the last is unknown."""
+        return np.where(self.of_event < 0, len(self.table.types), self.of_event).astype(np.int64)
 
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
@@ -276,9 +282,8 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
 
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
     """Return the events by row of the table, the last unknown, and population, int64 [R + 1, P]."""
-    rows = np.where(types.of_event < 0, len(types.table.types), types.of_event)
     size = len(types.names), n_populations
-    flat = np.bincount(rows * n_populations + population, minlength=size[0] * size[1])
+    flat = np.bincount(types.rows * n_populations + population, minlength=size[0] * size[1])
     found: Ints = flat.reshape(size)
     return found
 
@@ -317,8 +322,7 @@ def assign_types(
     n_events = len(events.values)
     some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
     values = events.all_values(some)[:, at]
-    kept = np.unique(np.linspace(0, len(found.draws) - 1, min(TYPE_DRAWS, len(found.draws))).round())
-    drawn = kept.astype(np.int64)
+    drawn = evenly(len(found.draws), TYPE_DRAWS)
     n_rows = len(table.types) + 1
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
@@ -339,9 +343,7 @@ def assign_types(
     with closing(task.make_engine(events.values)) as engine:
         for sample, first in enumerate(events.sample_starts[:-1]):
             end = int(events.sample_starts[sample + 1])
-            own = None if own_terms is None else own_terms[sample]
-            if run.cohort and not task.data and end > first:
-                own = terms_of_run(run, found.draws, sample)
+            own = task.own_terms(found, sample, own_terms)
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
@@ -356,12 +358,7 @@ def assign_types(
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
-    below = included(table)
-    empty = np.diff(events.sample_starts) == 0
-    repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
-    proportions = posterior(repeated, task.config.seed) @ below.T
-    mean = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
-    proportions[:, empty], mean[empty] = np.nan, np.nan
+    proportions, mean = type_proportions(counts, included(table), task.config.seed)
     return Types(
         table=table,
         markers=markers,
@@ -374,10 +371,34 @@ def assign_types(
         counts=counts,
         proportions=proportions,
         mean_proportions=mean,
-        r_hat=_r_hat(counts.sum(axis=1) @ below.T, found.draws[drawn, 0]),
+        r_hat=_r_hat(counts.sum(axis=1) @ included(table).T, found.draws[drawn, 0]),
         agreement=agreement,
         right=right,
     )
+
+
+def type_proportions(counts: Array, below: npt.NDArray[np.bool_], seed: int) -> tuple[Array, Array]:
+    """Return draws of the proportions of types, and their posterior means; NaN for empty samples.
+
+    Parameters
+    ----------
+    counts : float64 [T, S, R + 1]
+        Expected numbers of events. Draws are repeated, for at least `INTERVAL_DRAWS` of the proportions.
+    below : bool [R + 1, R + 1]
+        Rows whose events a row includes (`included`).
+    seed : int
+
+    Returns
+    -------
+    proportions : float64 [.., S, R + 1]
+    mean : float64 [S, R + 1]
+    """
+    repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
+    proportions: Array = posterior(repeated, seed) @ below.T
+    mean: Array = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
+    empty = counts.sum(axis=(0, 2)) == 0.0
+    proportions[:, empty], mean[empty] = np.nan, np.nan
+    return proportions, mean
 
 
 def _labels(engine: Engine, found: Populations, t: int) -> Ints:

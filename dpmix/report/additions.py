@@ -203,7 +203,7 @@ def _write_workspace(task: Task, gating: Gating, population: npt.NDArray[np.int3
     types: Sequence[Node] = ()
     if gating.types is not None:
         n_types = len(gating.types.names)
-        of_event = np.where(gating.types.of_event < 0, n_types - 1, gating.types.of_event).astype(np.int32)
+        of_event = gating.types.rows.astype(np.int32)
         families = [tuple(np.flatnonzero(row).tolist()) for row in included(gating.types.table)[:-1]]
         types = with_polygons(
             find_families(events, of_event, families, n_types, seed), events, of_event, n_types

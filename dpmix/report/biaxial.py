@@ -41,7 +41,7 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
     outlined : iterable of int
         Populations that have an outline and a number.
     size : float
-        Width and height, in units of which a letter has 12.
+        Width and height, in units; a letter has 12.
     """
     rasters = gating.rasters
     x, y = rasters.pairs[pair].tolist()

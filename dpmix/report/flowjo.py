@@ -35,7 +35,7 @@ from dpmix.populations.explored import NAME as EXPLORED
 from dpmix.populations.nested import Node
 from dpmix.populations.result import Gating
 from dpmix.report.flowjo_sample import Sample, Step, add_graph
-from dpmix.report.gatingml import DATA, GATING, TRANSFORMS, Space
+from dpmix.report.gatingml import Space, write_xml
 from dpmix.report.labels import label
 from dpmix.system.files import csv_text, write_text
 
@@ -176,8 +176,6 @@ def write_workspace(path: Path, events: Events, space: Space, groups: Sequence[G
     DataError
         The file cannot be written.
     """
-    for prefix, uri in (("gating", GATING), ("data-type", DATA), ("transforms", TRANSFORMS)):
-        ET.register_namespace(prefix, uri)
     steps = steps_of(groups)
     samples = [Sample(events, s, space, steps) for s in range(len(events.sources))]
     root = ET.Element("Workspace", FLOWJO)
@@ -187,8 +185,7 @@ def write_workspace(path: Path, events: Events, space: Space, groups: Sequence[G
     _add_all_samples(root, len(samples))
     listed = ET.SubElement(root, "SampleList")
     listed.extend([sample.element() for sample in samples])
-    ET.indent(root)
-    write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n')
+    write_xml(path, root)
 
 
 def _add_all_samples(root: ET.Element, n_samples: int) -> None:

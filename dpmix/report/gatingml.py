@@ -150,8 +150,6 @@ def write_gates(
     DataError
         The file cannot be written.
     """
-    for prefix, uri in (("gating", GATING), ("data-type", DATA), ("transforms", TRANSFORMS)):
-        ET.register_namespace(prefix, uri)
     root = ET.Element(f"{{{GATING}}}Gating-ML")
     note = ET.SubElement(ET.SubElement(root, f"{{{DATA}}}custom_info"), "dpmix")
     note.attrib |= {"version": __version__, "run": gating.run, **({"parent": parent} if parent else {})}
@@ -165,6 +163,13 @@ def write_gates(
     phenotypes = (*gating.phenotypes, *((NAME,) if explored is not None else ()))
     for node in nodes:
         _add_node(root, node, phenotypes, space)
+    write_xml(path, root)
+
+
+def write_xml(path: Path, root: ET.Element) -> None:
+    """Write a document with the prefixes that the standard gives its namespaces."""
+    for prefix, uri in (("gating", GATING), ("data-type", DATA), ("transforms", TRANSFORMS)):
+        ET.register_namespace(prefix, uri)
     ET.indent(root)
     write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n')
 

@@ -36,7 +36,9 @@ from dpmix.report.labels import (
     mixing_cells,
     named_channels,
     overall_note,
+    share_text,
     shown,
+    title,
 )
 from dpmix.report.page_data import page_data, script_json
 from dpmix.report.page_plots import page_plots
@@ -137,7 +139,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
 
 def _rows(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of populations."""
-    mean, low, high = gating.overall
+    _, low, high = gating.overall
     sizes, apart, full = gating.sizes.sum(axis=0), gating.verdict.apart, gating.full_phenotypes
     left_out = gating.left_out
     rows = [
@@ -152,7 +154,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "phenotype": gating.phenotypes[p],
             "full": full[p],
             "events": f"{sizes[p]:,}",
-            "share": "left out" if left_out[p] else percent(mean[p]),
+            "share": share_text(gating, p),
             "interval": "" if left_out[p] else f"{percent(low[p])} to {percent(high[p])}",
             "mixing": mixing_cells(gating, p),
             "apart": p in apart,
@@ -193,7 +195,7 @@ def _most_outlined(gating: Gating) -> int:
 
 def _cards(gating: Gating) -> list[dict[str, Any]]:
     """Return the cards of populations: plots, proportion, levels of all markers and neighbours."""
-    mean, low, high = gating.overall
+    _, low, high = gating.overall
     sizes, left_out = gating.sizes.sum(axis=0), gating.left_out
     levels = signs(gating.quantiles[1], gating.quantiles[3], gating.levels)
     near = neighbours(gating) if gating.cards else []
@@ -202,10 +204,10 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
         {
             "index": p,
             "number": p + 1,
-            "name": label(gating, p, 60).partition(" ")[2],
+            "name": title(gating, p, 60),
             "colour": colour_of(gating, p),
             "ink": ink(colour_of(gating, p)),
-            "share": "left out" if left_out[p] else percent(mean[p]),
+            "share": share_text(gating, p),
             "interval": "" if left_out[p] or np.isnan(low[p]) else f"{percent(low[p])} to {percent(high[p])}",
             "events": f"{sizes[p]:,}",
             "artefact": gating.artefacts[p] if gating.artefacts else "",

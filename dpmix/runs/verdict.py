@@ -176,7 +176,8 @@ def interim_verdict(run: Run) -> Verdict:
 
 def kept_verdict(run: Run) -> Verdict | None:
     """Return the verdict on the populations that a run file has; None without any of all its draws."""
-    return None if run.kept is None else judge(run, kept_mixing(run.kept), fit=run.kept["fit"])
+    kept = run.kept
+    return None if kept is None else judge(run, kept_mixing(kept), fit=kept["fit"])
 
 
 def kept_mixing(kept: Mapping[str, Any]) -> Mixing:

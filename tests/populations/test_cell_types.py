@@ -165,3 +165,17 @@ def test_an_event_goes_to_the_deepest_type_that_is_certain_enough() -> None:
     np.testing.assert_allclose(probability, [0.80, 0.85, 0.85, 0.5, 0.6], rtol=1e-6)
     flat = shares[:, :-1].argmax(axis=1)  # the wrong rule: the most probable row, without its children
     assert flat[2] == 2
+
+
+def test_intervals_of_types_have_enough_draws() -> None:
+    """Ten draws alone would leave a 90% interval between their extremes."""
+    counts = np.random.default_rng(9).uniform(90.0, 110.0, (10, 2, 3))
+    counts[:, 1] = 0.0  # a sample without events
+    below = np.eye(3, dtype=bool)
+    below[0, 1] = True  # row 1 is a child of row 0
+    proportions, mean = types.type_proportions(counts, below, 1)
+    assert len(proportions) >= types.INTERVAL_DRAWS
+    np.testing.assert_allclose(proportions[:, 0].mean(axis=0), mean[0], atol=0.01)
+    assert mean[0, 0] == pytest.approx(2 / 3, abs=0.03)
+    assert np.isnan(proportions[:, 1]).all()
+    assert np.isnan(mean[1]).all()

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_gatingml import METHODS, SPILL, prepared, write_cells
+from test_gatingml import METHODS, on_every_scale, population_of, prepared, write_cells, written_cells
 
 from dpmix.cli import main
 from dpmix.errors import DataError
@@ -31,14 +31,6 @@ from dpmix.report.flowjo import check_samples, gain_warning, groups_of, steps_of
 from dpmix.report.gatingml import space_of
 
 NAMES = {"names": (), "phenotypes": ("A+/B-", "B+ <&>", "C-\x0b"), "n_populations": 3}
-
-
-def population_of(events: Events) -> np.ndarray:
-    """Return the nearest of three places in ranks, int32 [N]."""
-    ranks = events.values.argsort(0).argsort(0) / len(events.values)
-    places = np.array([[0.2, 0.7, 0.4, 0.6], [0.7, 0.2, 0.4, 0.6], [0.7, 0.7, 0.9, 0.2]])
-    found: np.ndarray = ((ranks[:, None] - places) ** 2).sum(-1).argmin(1).astype(np.int32)
-    return found
 
 
 def written(folder: Path, events: Events, linearize: bool = True) -> list[dict[str, str]]:
@@ -82,22 +74,11 @@ def assert_counts_agree(folder: Path, files: list[Path], slack: int = 1) -> None
     assert n_gates >= 3
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("keywords", "linearize"),
-    [
-        ({}, True),
-        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, True),
-        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, False),
-    ],
-)
+@on_every_scale
 def test_counts_agree_on_every_scale(
     tmp_path: Path, method: str, keywords: dict[str, str], linearize: bool
 ) -> None:
-    fcs = write_cells(tmp_path / "a.fcs", **keywords)
-    compensation = "none" if method == "log" else "auto"  # compensated values may be negative
-    transform = {"default": METHODS[method]}
-    events = prepared(fcs, compensation=compensation, transform=transform, linearize=linearize)
+    fcs, events = written_cells(tmp_path, method, keywords, linearize)
     written(tmp_path, events, linearize)
     assert_counts_agree(tmp_path, [fcs])
 

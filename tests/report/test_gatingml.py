@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,12 +50,38 @@ def prepared(path: Path, **settings: Any) -> Events:
     return preprocess.prepare(DataConfig.model_validate(data), Path(), 1)
 
 
-def strategies(events: Events) -> tuple[Strategy, ...]:
-    """Find gates of three populations: the nearest of three places in ranks."""
+def population_of(events: Events) -> np.ndarray:
+    """Return the nearest of three places in ranks, int32 [N]."""
     ranks = events.values.argsort(0).argsort(0) / len(events.values)
     places = np.array([[0.2, 0.7, 0.4, 0.6], [0.7, 0.2, 0.4, 0.6], [0.7, 0.7, 0.9, 0.2]])
-    population = ((ranks[:, None] - places) ** 2).sum(-1).argmin(1).astype(np.int32)
-    return find_strategies(events, population, 3, seed=1)
+    found: np.ndarray = ((ranks[:, None] - places) ** 2).sum(-1).argmin(1).astype(np.int32)
+    return found
+
+
+def on_every_scale(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with all methods, with and without gain, compensation and linearization."""
+    files = [
+        ({}, True),
+        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, True),
+        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, False),
+    ]
+    with_files = pytest.mark.parametrize(("keywords", "linearize"), files)
+    return pytest.mark.parametrize("method", METHODS)(with_files(test))  # type: ignore[no-any-return]
+
+
+def written_cells(
+    folder: Path, method: str, keywords: dict[str, str], linearize: bool
+) -> tuple[Path, Events]:
+    """Write cells to a file, and prepare them with a method."""
+    fcs = write_cells(folder / "a.fcs", **keywords)
+    compensation = "none" if method == "log" else "auto"  # compensated values may be negative
+    transform = {"default": METHODS[method]}
+    return fcs, prepared(fcs, compensation=compensation, transform=transform, linearize=linearize)
+
+
+def strategies(events: Events) -> tuple[Strategy, ...]:
+    """Find gates of three populations."""
+    return find_strategies(events, population_of(events), 3, seed=1)
 
 
 def written(path: Path, events: Events, linearize: bool = True) -> tuple[Strategy, ...]:
@@ -78,22 +105,11 @@ def assert_flowkit_agrees(gates: Path, fcs: Path, found: tuple[Strategy, ...]) -
     assert n_gates >= 3
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("keywords", "linearize"),
-    [
-        ({}, True),
-        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, True),
-        ({"$SPILLOVER": SPILL, "$P1G": "4", "$P2G": "2", "$P3G": "0.5"}, False),
-    ],
-)
+@on_every_scale
 def test_flowkit_recovers_the_counts(
     tmp_path: Path, method: str, keywords: dict[str, str], linearize: bool
 ) -> None:
-    fcs = write_cells(tmp_path / "a.fcs", **keywords)
-    compensation = "none" if method == "log" else "auto"  # compensated values may be negative
-    transform = {"default": METHODS[method]}
-    events = prepared(fcs, compensation=compensation, transform=transform, linearize=linearize)
+    fcs, events = written_cells(tmp_path, method, keywords, linearize)
     found = written(tmp_path / "gates.xml", events, linearize)
     assert_flowkit_agrees(tmp_path / "gates.xml", fcs, found)
 
