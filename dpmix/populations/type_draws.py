@@ -93,6 +93,7 @@ def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
             errors=own.errors[:, enough],
             phenotypes=tuple(kept),
             names=(),
+            population_types=(),
             explored=None,
             explored_medians=None,
             by_type=True,

@@ -148,6 +148,21 @@ class Types:
         """Row of the table of each event, int64 [N]; the last is unknown."""
         return np.where(self.of_event < 0, len(self.table.types), self.of_event).astype(np.int64)
 
+    def of_populations(self, together: Ints) -> tuple[str, ...]:
+        """Return the type of each population, "" for none: P names.
+
+        It is the deepest row that more than half of its events have, with the children of the row.
+
+        Parameters
+        ----------
+        together : int64 [R + 1, P]
+            Events by row and population (`types_by_population`).
+        """
+        includes = self.includes
+        most = 2 * (includes @ together) > together.sum(axis=0)
+        depth = np.where(most, len(includes) + 1 - includes.sum(axis=1)[:, None], 0)
+        return tuple(self.names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
+
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
         """Cells that the events of their row contradict, bool [R, M]."""

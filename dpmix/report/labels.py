@@ -11,11 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from dpmix.model.mixture import Array
-from dpmix.populations.result import Estimates, Gating
+from dpmix.populations.result import Estimates, Gating, with_type
 from dpmix.populations.strategy import Gate
 from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
+LEAST_ROOM = 8  # characters of a phenotype after a cell type
 
 
 class Named(Protocol):
@@ -23,6 +24,9 @@ class Named(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def population_types(self) -> tuple[str, ...]: ...
 
     @property
     def phenotypes(self) -> tuple[str, ...]: ...
@@ -49,9 +53,18 @@ def label(gating: Named, population: int, width: int = 44) -> str:
 
 
 def title(gating: Named, population: int, width: int) -> str:
-    """Return the name that a population was given, or its phenotype, in at most `width` characters."""
+    """Return the name that a population was given, or its phenotype, after its cell type.
+
+    The text has at most `width` characters; a long type leaves no room for a phenotype.
+    """
     name = gating.names[population] if gating.names else ""
-    return shortened(name, width) if name else phenotype(gating, population, width)
+    cell_type = "".join(gating.population_types[population : population + 1])
+    if not cell_type or cell_type == name:
+        return shortened(name, width) if name else phenotype(gating, population, width)
+    room = width - len(cell_type) - len(": ")
+    if room < LEAST_ROOM:
+        return shortened(cell_type, width)
+    return with_type(shortened(name, room) if name else phenotype(gating, population, room), cell_type)
 
 
 def short_samples(samples: Sequence[str], width: int = 24) -> list[str]:

@@ -4,7 +4,8 @@
 | --- | --- |
 | types.csv | one row per sample and type: proportion with 90% interval, events, certainty (mean probability \
 of the type among its events), R-hat of the proportion in all samples; a parent includes its children |
-| types.populations.csv | one row per population: its most frequent type, and the share of each type |
+| types.populations.csv | one row per population: its type, which is the deepest row that more than half of \
+its events have, their share, and the share of each row without its children |
 | types.suggested.csv | populations that are mostly unknown, as rows of a table of cell types |
 | types.answer.csv | what the data say about each cell, and what does not fit |
 """
@@ -132,15 +133,16 @@ def _number(value: float) -> str:
 
 
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
-    names, together = types_of(gating).names, gating.type_populations
+    types, together = types_of(gating), gating.type_populations
     assert together is not None
-    yield "population", "phenotype", "events", "type", "share", *names
-    for p in range(gating.n_populations):
-        size = int(together[:, p].sum())
-        shares = together[:, p] / max(size, 1)
-        most = int(shares.argmax())
-        best = (names[most], f"{shares[most]:.4f}") if size else ("", "")
-        yield p + 1, gating.titles[p], size, *best, *(f"{share:.4f}" for share in shares)
+    given = ["name"] if any(gating.names) else []
+    yield "population", *given, "phenotype", "events", "type", "share", *types.names
+    for p, own in enumerate(gating.population_types):
+        size = max(int(together[:, p].sum()), 1)
+        share = "" if not own else f"{types.includes[types.names.index(own)] @ together[:, p] / size:.4f}"
+        shares = (f"{events / size:.4f}" for events in together[:, p])
+        name = gating.names[p : p + 1] if given else ()
+        yield p + 1, *name, gating.phenotypes[p], int(together[:, p].sum()), own, share, *shares
 
 
 def unknown_populations(gating: Gating) -> list[int]:
