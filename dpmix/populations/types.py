@@ -149,19 +149,8 @@ class Types:
         return np.where(self.of_event < 0, len(self.table.types), self.of_event).astype(np.int64)
 
     def of_populations(self, together: Ints) -> tuple[str, ...]:
-        """Return the type of each population, "" for none: P names.
-
-        It is the deepest row that more than half of its events have, with the children of the row.
-
-        Parameters
-        ----------
-        together : int64 [R + 1, P]
-            Events by row and population (`types_by_population`).
-        """
-        includes = self.includes
-        most = 2 * (includes @ together) > together.sum(axis=0)
-        depth = np.where(most, len(includes) + 1 - includes.sum(axis=1)[:, None], 0)
-        return tuple(self.names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
+        """Return the type of each population; see `main_types`."""
+        return main_types(self.table, together)
 
     @property
     def contradicted(self) -> npt.NDArray[np.bool_]:
@@ -303,6 +292,23 @@ def types_by_population(types: Types, population: npt.NDArray[np.int32], n_popul
     return found
 
 
+def main_types(table: TypeTable, together: Ints) -> tuple[str, ...]:
+    """Return the type of each population, "" for none: P names.
+
+    It is the deepest row that more than half of its events have, with the children of the row.
+
+    Parameters
+    ----------
+    table : TypeTable
+    together : int64 [R + 1, P]
+        Events by row and population (`types_by_population`).
+    """
+    names, includes = (*table.types, UNKNOWN), included(table)
+    most = 2 * (includes @ together) > together.sum(axis=0)
+    depth = np.where(most, len(includes) + 1 - includes.sum(axis=1)[:, None], 0)
+    return tuple(names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
+
+
 def assign_types(
     task: Task,
     found: Populations,
@@ -347,7 +353,7 @@ def assign_types(
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
-    fitted = [_evidence(own, values, right) for own in sets]
+    fitted = [evidence_of(own, values, right) for own in sets]
     shares = [
         [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
@@ -362,7 +368,7 @@ def assign_types(
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
-                evidence = [_evidence(one, block, right) for one in sets]
+                evidence = [evidence_of(one, block, right) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
@@ -421,7 +427,7 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
     return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
 
 
-def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
+def evidence_of(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
     """Return F, float64 [N, R + 1], up to a factor of each event."""
     logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
     found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))

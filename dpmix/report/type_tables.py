@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
+from dpmix.model.mixture import Array, Ints
+from dpmix.populations.levels import Marker
 from dpmix.populations.result import Estimates, Gating, over_samples
 from dpmix.populations.types import CONTRADICTED, Types
 from dpmix.report.labels import shown
@@ -155,38 +158,65 @@ def unknown_populations(gating: Gating) -> list[int]:
 
 
 def suggested(gating: Gating) -> TypeTable | None:
-    """Return the unknown populations as a table; None where there are none.
-
-    A cell has a level where both quartiles of the population have it, and is silent otherwise.
-    """
+    """Return the unknown populations as a table; None where there are none."""
     types, unknown = types_of(gating), unknown_populations(gating)
     if not unknown:
         return None
-    table = types.table
-    levels = np.ones((len(unknown), len(table.markers), table.levels.shape[2]), np.bool_)
-    at = {name: k for k, name in enumerate(gating.measured_channels)}
-    for m, (marker, channel) in enumerate(zip(types.markers, types.channels, strict=True)):
-        if marker.silent.all() or marker.separation < APART:
+    at = [gating.measured_channels.index(channel) for channel in types.channels]
+    quartiles = gating.measured_quantiles[[1, 3]][:, unknown][:, :, at]
+    return as_rows(types.table, unknown, levels_of(types.table, types.columns, types.markers, quartiles))
+
+
+def levels_of(
+    table: TypeTable, columns: Ints, markers: Sequence[Marker], quartiles: Array
+) -> npt.NDArray[np.bool_]:
+    """Return the cells of a table that populations would have as rows, bool [P, M, 4].
+
+    A cell has a level where both quartiles of the population have it, and is silent otherwise.
+
+    Parameters
+    ----------
+    table : TypeTable
+    columns : int64 [C]
+        Columns of the table that have a marker in the panel.
+    markers : sequence of Marker
+        C markers.
+    quartiles : float64 [2, P, C]
+        Of the populations, transformed scale.
+    """
+    levels = np.ones((quartiles.shape[1], len(table.markers), table.levels.shape[2]), np.bool_)
+    for c, marker in enumerate(markers):
+        if not divides(marker):
             continue
         limits = np.median(marker.thresholds[~marker.silent], axis=0)
-        quartiles = gating.measured_quantiles[[1, 3]][:, unknown, at[channel]]
-        low, high = np.searchsorted(limits, quartiles)
-        written = table.levels[:, types.columns[m]]
+        low, high = np.searchsorted(limits, quartiles[..., c])
+        written = table.levels[:, columns[c]]
         for k in np.flatnonzero(low == high):
             only = np.arange(marker.allowed.shape[1]) == low[k]
             same = np.flatnonzero((marker.allowed == only).all(axis=1))
             if len(same):
-                levels[k, types.columns[m]] = written[same].any(axis=0)
+                levels[k, columns[c]] = written[same].any(axis=0)
             elif len(only) == 2:
-                levels[k, types.columns[m]] = [not low[k], *[bool(low[k])] * 3]
+                levels[k, columns[c]] = [not low[k], *[bool(low[k])] * 3]
+    return levels
+
+
+def divides(marker: Marker) -> bool:
+    """Return whether a marker of a table has levels that are apart in the data."""
+    return not marker.silent.all() and marker.separation >= APART
+
+
+def as_rows(table: TypeTable, populations: Sequence[int], levels: npt.NDArray[np.bool_]) -> TypeTable:
+    """Return a table with a row for each of some populations, from their cells, bool [P, M, 4]."""
+    none = ("",) * len(populations)
     return replace(
         table,
-        types=tuple(f"unknown {p + 1}" for p in unknown),
+        types=tuple(f"unknown {p + 1}" for p in populations),
         levels=levels,
         doubt=np.full(levels.shape[:2], np.nan),
-        parents=("",) * len(unknown),
-        kinds=("cell",) * len(unknown),
-        ontology=("",) * len(unknown),
+        parents=none,
+        kinds=("cell",) * len(populations),
+        ontology=none,
         notes=(),
     )
 
