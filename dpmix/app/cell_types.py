@@ -27,6 +27,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.controls import by_number
 from dpmix.inputs.text_format import read_cells
 from dpmix.inputs.type_table import (
+    LEVEL,
     NAMES,
     PARENT,
     TypeTable,
@@ -68,7 +69,6 @@ FITTED = 4_000  # of them, from which levels are computed
 DRAWS = 5
 LEAST = 1e-3  # memberships below it do not count
 LEAST_SUGGESTED = 20  # events of an unknown population that is listed
-EMPTY = "empty table"
 NONE = "no table"
 Lines = list[list[str]]
 
@@ -171,7 +171,7 @@ def store(path: Path, lines: Sequence[Sequence[str]]) -> None:
 def load(path: Path, source: str, folder: Path, channels: Sequence[str]) -> None:
     """Take a built-in table, or one of the folder, as the table of the run; `NONE` removes it.
 
-    Markers are written as `dpmix.inputs.type_table.type_lines` writes them.
+    A table of phenotypes, or with a column `level`, is written with a column for each marker and parents.
 
     Raises
     ------
@@ -184,7 +184,9 @@ def load(path: Path, source: str, folder: Path, channels: Sequence[str]) -> None
     file = built_in(source) or folder / source
     table = read_types(source if built_in(source) else file)
     match_markers(table, channels)
-    _write(path, with_parents(type_lines(table)), _remarks(file))
+    lines = lines_of(file)
+    is_wide = {*table.markers} <= {*lines[0]} and LEVEL not in lines[0]
+    _write(path, with_parents(lines if is_wide else type_lines(table)), _remarks(file))
 
 
 def with_parents(lines: Lines) -> Lines:
