@@ -10,6 +10,7 @@ M events, T draws, K components, R rows of the table, C markers in the panel, P 
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -137,17 +138,13 @@ def revision(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Lines:
-    """Return the cells of a table, the first row with the names of columns; none without a file.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or is not a table of cell types.
-    """
-    if not path.exists():
+    """Return the cells of a table, the first row with the names of columns; none without such a file."""
+    try:
+        cells = read_cells(path, numbers=True)
+    except (OSError, ValueError, csv.Error):
         return []
-    read_types(path)  # raises what is wrong with it
-    return [line for line in read_cells(path, numbers=True) if any(line) and not line[0].startswith("#")]
+    lines = [line for line in cells if any(line) and not line[0].startswith("#")]
+    return lines if len({len(line) for line in lines}) == 1 else []
 
 
 def store(path: Path, lines: Sequence[Sequence[str]]) -> None:
@@ -191,7 +188,7 @@ def load(path: Path, source: str, folder: Path, channels: Sequence[str]) -> None
 
 def with_parents(lines: Lines) -> Lines:
     """Return the rows with a column of parents after the names, empty if they have none."""
-    if PARENT in lines[0]:
+    if not lines or PARENT in lines[0]:
         return lines
     return [[line[0], PARENT if k == 0 else "", *line[1:]] for k, line in enumerate(lines)]
 
@@ -304,7 +301,7 @@ def state(
         "revision": revision(path),
         "file": path.name,
         "option": f"--types {quoted(name)}" if path.exists() else "",
-        "lines": with_parents(lines_of(path)) if path.exists() else [],
+        "lines": with_parents(lines_of(path)),
         "remarks": [remark.lstrip("# ") for remark in _remarks(path)],
         "empty": [[NAMES[0], PARENT, *drawn.channels]],
         "sources": [*built_in_names(), *tables_of_types(live.folder)],
