@@ -49,7 +49,7 @@ def make_run(name: str, folder: Path) -> Path:
         "seed": 1,
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
-    assert run_mcmc(load_config(folder / "run.yaml", "run")).completed
+    assert run_mcmc(load_config(folder / "run.yaml")).completed
     return folder / "run.h5"
 
 

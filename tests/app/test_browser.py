@@ -265,7 +265,7 @@ def test_types_follow_a_table_on_the_page(page: Page, browser: Browser, study: P
     page.until(lambda: types()[int(number) - 1] == "unknown")
 
     page.find("#types-row").send_keys(Keys.ENTER)
-    page.press("none <b>", Keys.TAB)
+    page.driver.switch_to.active_element.send_keys("none <b>", Keys.TAB)
     page.until(lambda: page.find("#types-rows tr:nth-child(3) .events").text == "not complete")
     cell = page.find('[data-type="2 2"]')
     cell.send_keys("x", Keys.TAB)
