@@ -28,9 +28,10 @@ from mixtures import sample
 from record import write_results
 
 from dpmix.config.engine import ClusterConfig, EngineConfig
-from dpmix.engines import cluster_part, exact
-from dpmix.engines.cluster import ClusterEngine
-from dpmix.engines.cluster_connect import connected
+from dpmix.engines import exact
+from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster.connect import connected
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture

@@ -21,9 +21,11 @@ from pycuda import driver
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines import cuda_device_lane, cuda_device_memory, cuda_device_pass
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_device_kernels import Kernels
+from dpmix.engines.cuda import lane as cuda_device_lane
+from dpmix.engines.cuda import memory as cuda_device_memory
+from dpmix.engines.cuda import passes as cuda_device_pass
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.kernels import Kernels
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 

@@ -90,7 +90,7 @@ def curve(points: Points, found: SignalFit) -> tuple[np.ndarray, np.ndarray]:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Return a row for each recording; an error that float32 was refused for is None."""
-    from dpmix.engines import cuda_drift  # needs a driver, and the table of the page does not
+    from dpmix.engines.cuda import drift as cuda_drift  # needs a driver, and the table of the page does not
 
     # All forms run the same arithmetic, and an emulated device has no use for several threads per point.
     cuda_drift.variant = lambda n, m: "vecchia_threads"

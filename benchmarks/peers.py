@@ -47,7 +47,8 @@ from threadpoolctl import threadpool_limits
 from dpmix.config.data import DataConfig
 from dpmix.config.schema import McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.model import bem, gibbs, split_merge
 from dpmix.model.mixture import LOG_2PI, Array, State, mixture_of, no_events, whiteners_of
 from dpmix.model.prior import Prior

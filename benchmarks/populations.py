@@ -27,7 +27,7 @@ from mass_cytometry import mass_cytometry
 from dpmix.config.compare import RESUMABLE, differences
 from dpmix.config.load import parse_config
 from dpmix.errors import DpmixError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 

@@ -12,7 +12,7 @@ from dpmix.errors import ConfigError, DataError
 from .values import FiniteRange, GivenPath
 
 if TYPE_CHECKING:
-    from dpmix.inputs.simulate_faults import Fault
+    from dpmix.inputs.simulate.faults import Fault
 
 
 @click.command("simulate")
@@ -82,8 +82,8 @@ def command(
         raise click.UsageError("--channels and --components are for --kind model only")
     if not output.name:
         raise ConfigError([f"{output}: is a folder; give the name of a file to write, such as sample.fcs"])
-    from dpmix.inputs import simulate
-    from dpmix.inputs.simulate_faults import SIZE
+    from dpmix.inputs.simulate import simulation as simulate
+    from dpmix.inputs.simulate.faults import SIZE
 
     for path in (output, output.with_name(f"{output.stem}.truth.npz")):
         if path.exists() and not overwrite:

@@ -1,4 +1,4 @@
-"""The interface of a device that computes for `dpmix.drift` (`dpmix.engines.cuda_drift`)."""
+"""The interface of a device that computes for `dpmix.drift` (`dpmix.engines.cuda.drift`)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.channel_names import uncompensated_name
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.fcs.channels import Channel
 from dpmix.inputs.sources import Source
 
 

@@ -17,19 +17,19 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.cards import Card
-from dpmix.populations.comparison import Comparison
-from dpmix.populations.misfit import Fit
-from dpmix.populations.nested import Node
-from dpmix.populations.phenotypes import full_phenotypes
-from dpmix.populations.rasters import Rasters
-from dpmix.populations.strategy import Strategy
-from dpmix.populations.tree import Tree
+from dpmix.populations.draws.misfit import Fit
+from dpmix.populations.events.phenotypes import full_phenotypes
+from dpmix.populations.events.rasters import Rasters
+from dpmix.populations.gates.cards import Card
+from dpmix.populations.gates.comparison import Comparison
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.strategy import Strategy
+from dpmix.populations.tree.tree import Tree
 from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
-    from dpmix.populations.types import Types
+    from dpmix.populations.types.types import Types
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
@@ -58,13 +58,13 @@ class Block:
     log_density : float64 [M]
         Log predictive density on the standardised scale: log of the mixture density averaged over the draws.
     implausible : bool [M]
-        Events that are implausible under the model (`dpmix.populations.find`).
+        Events that are implausible under the model (`dpmix.populations.draws.find`).
     explored : bool [M], optional
         Events that are like those judged as wanted (`dpmix.explore`).
     state : float32 [M, E], optional
         Their state channels, transformed scale.
     cell_type : int32 [M], optional
-        Row of the table of cell types, -1 for unknown (`dpmix.populations.types`).
+        Row of the table of cell types, -1 for unknown (`dpmix.populations.types.types`).
     type_probability : float32 [M], optional
         Posterior probability of this type, with its children.
     """
@@ -182,14 +182,14 @@ class Gating:
     proportions : float64 [T, S, P]
         Posterior draws of each sample's proportions, for the ends of intervals.
     mean_proportions : float64 [S, P]
-        Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
+        Their posterior mean (`dpmix.populations.events.proportions.posterior_mean`).
     shape_ratios : float64 [P]
         Proportions if each population had one t distribution, relative to the mixture's
-        (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
+        (`dpmix.populations.events.borders`): far from 1, the interval is wide because the border depends on the
         shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
-        where not known (`dpmix.populations.convergence.proportion_mixing`).
+        where not known (`dpmix.populations.draws.convergence.proportion_mixing`).
     verdict : Verdict
         Whether the chains of the run agree about the populations, by these R-hat.
     certainty : float64 [P]
@@ -200,9 +200,9 @@ class Gating:
         `QUANTILES` of the events of each population, transformed scale; NaN for a population without events.
     levels : float64 [3, D]
         Ends of the levels of each channel, transformed scale: between - and lo, lo and +, + and hi; NaN for
-        those that a channel does not have (`dpmix.populations.phenotypes.levels`).
+        those that a channel does not have (`dpmix.populations.events.phenotypes.levels`).
     phenotypes : tuple of str
-        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.names`).
+        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.events.names`).
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
     colours : tuple of int

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpmix.errors import DataError
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.type_draws import TypeDraws
+from dpmix.populations.types.draws import TypeDraws
 from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 FILE = "samples.nc"
@@ -60,7 +60,7 @@ class SampleDraws:
     types : TypeDraws, optional
         The same by cell type; None in a gating without types.
     by_type : bool
-        `counts`, `medians` and `phenotypes` are those of cell types (`dpmix.populations.type_draws.by_type`);
+        `counts`, `medians` and `phenotypes` are those of cell types (`dpmix.populations.types.draws.by_type`);
         `counts` are then expected counts, float64.
     """
 

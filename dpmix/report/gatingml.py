@@ -30,18 +30,18 @@ import numpy as np
 from dpmix import __version__
 from dpmix.errors import ConfigError
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_channels import Channel, number_of
-from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.fcs.channels import Channel, number_of
+from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.nested import Node
-from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.polygons import PolygonGate
+from dpmix.populations.gates.strategy import Strategy
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import Strategy
 from dpmix.system.files import write_text
 
 SPACE = "http://www.isac-net.org/std/Gating-ML/v2.0/"

@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from dpmix.model.mixture import Array
+from dpmix.populations.gates.strategy import Gate
 from dpmix.populations.result import Estimates, Gating
-from dpmix.populations.strategy import Gate
 from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpmix.config.schema import Config
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.runs.mcmc import run_mcmc
 
 MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]

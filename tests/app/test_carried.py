@@ -15,7 +15,7 @@ from dpmix.app.carried import matched
 from dpmix.app.workspace import Workspace
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.system.console import quoted
 

@@ -26,7 +26,7 @@ INTERVAL = ("range", "low", "high")
 @pytest.fixture
 def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift()
     yield made
@@ -36,7 +36,7 @@ def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 @pytest.fixture
 def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift(precision="single")
     yield made
@@ -44,7 +44,7 @@ def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    monkeypatch.setattr("dpmix.engines.cuda_drift.variant", lambda n, m: kernel)
+    monkeypatch.setattr("dpmix.engines.cuda.drift.variant", lambda n, m: kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -150,7 +150,7 @@ def test_wrong_float32_kernels_are_caught(
 ) -> None:
     cuda_devices(1)
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     force(monkeypatch, kernel)
     made = CudaDrift(precision="single")
@@ -231,7 +231,7 @@ def test_wrong_kernels_are_caught(
     if "plain" in right and kernel == "vecchia_threads":
         pytest.skip("a thread has one point")
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     force(monkeypatch, kernel)
     made = CudaDrift()
@@ -253,7 +253,7 @@ def test_singular_covariance_is_an_error(
 
 
 def test_variants_are_chosen_by_points_and_neighbours() -> None:
-    from dpmix.engines.cuda_drift import variant
+    from dpmix.engines.cuda.drift import variant
 
     assert variant(100_000, 30) == "vecchia_threads"
     assert variant(2_000, 32) == "vecchia_batches"
@@ -282,7 +282,7 @@ def test_command_gives_the_table_of_the_cpu(
     sample = tmp_path / "sample.fcs"
     made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000", "--drift", "slow"])
     assert made.exit_code == 0, made.output
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     used = []
     plain = CudaDrift.sums
@@ -307,7 +307,7 @@ def test_command_gives_the_table_of_the_cpu(
 
 @pytest.mark.usefixtures("emulated_devices")
 def test_a_device_keeps_the_points_of_a_fit() -> None:
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     rng = np.random.default_rng(3)
     one, other = (

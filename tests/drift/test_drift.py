@@ -18,7 +18,7 @@ from dpmix.drift.judge import judge
 from dpmix.drift.likelihood import make_points
 from dpmix.errors import DataError
 from dpmix.inputs.event_times import time_problem
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.gated_events import in_population, read_gated
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.recording import Recording, study

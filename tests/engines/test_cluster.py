@@ -19,12 +19,13 @@ from cluster_cases import N_CHUNKS, N, assert_same, engine_on, everything, threa
 from distributed import LocalCluster
 from engine_contract import AnyEngine, EngineContract, Floats, problem, weights_of
 
-from dpmix.engines import cluster_part, cluster_placement
-from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster import placement as cluster_placement
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_cohort import CudaCohortEngine
+from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, SampleTerms
 from dpmix.model.resolution import of_clouds

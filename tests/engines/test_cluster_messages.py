@@ -23,9 +23,10 @@ from whole_runs import a_config, assert_identical, write_events
 
 from dpmix.cli import main
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cluster_connect, cluster_part
-from dpmix.engines.cluster import ClusterEngine
-from dpmix.engines.cluster_connect import closing_quietly, connected
+from dpmix.engines.cluster import connect as cluster_connect
+from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster.connect import closing_quietly, connected
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.shares import contiguous_shares
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK

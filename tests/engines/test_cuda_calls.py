@@ -11,7 +11,7 @@ import pytest
 from cuda_cases import SPLIT, Emulate
 from engine_contract import halves, problem
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 
@@ -44,8 +44,10 @@ class CountedDriver:
 def driver(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> CountedDriver:
     """Count the driver's functions and the launches of passes."""
     emulated_devices(2)
-    from dpmix.engines import cuda_device_lane, cuda_device_memory, cuda_device_pass
-    from dpmix.engines.cuda_device_kernels import Kernels
+    from dpmix.engines.cuda import lane as cuda_device_lane
+    from dpmix.engines.cuda import memory as cuda_device_memory
+    from dpmix.engines.cuda import passes as cuda_device_pass
+    from dpmix.engines.cuda.kernels import Kernels
 
     counted, launch = CountedDriver(cuda_device_pass.driver), Kernels.launch
     monkeypatch.setattr(cuda_device_pass, "driver", counted)

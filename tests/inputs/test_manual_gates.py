@@ -13,7 +13,7 @@ from lxml import etree
 from workspaces import write_workspace
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.transforms import Transform

@@ -12,9 +12,9 @@ import pytest
 from test_tables import small_gating
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import simulate
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_sources
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.inputs.sources import Source
 from dpmix.populations.result import Block
 from dpmix.report import event_files

@@ -29,21 +29,25 @@ from workspaces import write_workspace
 
 from dpmix import open_run
 from dpmix.cli import main
+from dpmix.commands import gate
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
 from dpmix.inputs.default_channels import choose_channels
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.inputs.transforms import Scaling
-from dpmix.populations import assign, convergence, decide, find, proportions
-from dpmix.populations.decisions import Colour, Merge, Name, decisions_path, write_decisions
-from dpmix.populations.find import Populations, find_populations
+from dpmix.populations import assign
+from dpmix.populations.draws import convergence, decide, find
+from dpmix.populations.draws.find import Populations, find_populations
+from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.events import proportions
 from dpmix.populations.result import Gating, interval
 from dpmix.populations.sample_draws import SampleDraws
-from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, figures, gate, labels, page, palette, tables
+from dpmix.populations.tree.decisions import Colour, Merge, Name, decisions_path, write_decisions
+from dpmix.report import embedding, figures, labels, page, palette, tables
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.verdict import mixing_of
@@ -634,7 +638,7 @@ def test_an_impossible_output_folder_is_refused_before_the_work(
 def test_an_unavailable_backend_names_an_available_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpmix.engines.cuda.available", lambda: (False, "no driver"))
+    monkeypatch.setattr("dpmix.engines.cuda.engine.available", lambda: (False, "no driver"))
     options = dpmix("gate", "--help").stdout
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path, "--backend", "cuda", code=2)
     assert refused.stderr == (

@@ -14,13 +14,14 @@ import pytest
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_data import write_fcs
-from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.nested import Node
-from dpmix.populations.polygons import PolygonGate
-from dpmix.populations.strategy import Strategy, find_strategies, measure
+from dpmix.inputs.fcs.data import write_fcs
+from dpmix.inputs.simulate import simulation as simulate
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.polygons import PolygonGate
+from dpmix.populations.gates.strategy import Strategy, find_strategies, measure
 from dpmix.report.gatingml import DATA, GATING, gate_name, nested, shortest, space_of, write_gates
 
 SPILL = "2,B-A,A-A,1,0.2,0.1,1"  # another order than in the file

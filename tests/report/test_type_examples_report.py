@@ -12,7 +12,7 @@ import pytest
 import dpmix
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.inputs.type_table import read_types
 from dpmix.report import figures, page
 from dpmix.runs.mcmc import run_mcmc

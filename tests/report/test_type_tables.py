@@ -17,7 +17,7 @@ import dpmix
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.result import Gating
 from dpmix.report import figures, page, type_tables

@@ -1,0 +1,1 @@
+"""What the commands do: each runs a job, and writes its files."""

@@ -1,0 +1,1 @@
+"""The draws of a run: one set of populations for all, with memberships."""

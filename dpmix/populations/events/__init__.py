@@ -1,0 +1,1 @@
+"""What the events of populations show: proportions, levels, names and pictures."""
