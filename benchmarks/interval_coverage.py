@@ -38,7 +38,7 @@ from record import FOLDER, QUICK_FOLDER, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
-from dpmix.populations.result import INTERVAL
+from dpmix.populations.events.estimates import INTERVAL
 from dpmix.runs.mcmc import run_mcmc
 
 KINDS = ("gaussian", "skewed", "heavy", "bent", "mixed")

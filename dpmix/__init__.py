@@ -77,9 +77,9 @@ if not TYPE_CHECKING:  # a type checker would accept any name
     def __getattr__(name: str) -> Any:
         """Import a name of the API on first use."""
         if name == "__version__":
-            from importlib.metadata import version
+            from dpmix.system.version import VERSION
 
-            return version("dpmix-cytometry")
+            return VERSION
         if name in _MODULE_OF:
             return getattr(import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'dpmix' has no attribute {name!r}")

@@ -22,7 +22,7 @@ from dpmix.populations.draws.cohort import prior_counts
 from dpmix.populations.draws.convergence import population_mixing
 from dpmix.populations.draws.find import decided_populations
 from dpmix.populations.events.borders import estimate_proportions
-from dpmix.populations.result import Estimates, over_samples
+from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.runs.verdict import judge
 from dpmix.system.console import percent

@@ -35,10 +35,10 @@ from dpmix.populations.draws.find import (
 from dpmix.populations.draws.forest import Forest
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.events.estimates import interval
 from dpmix.populations.events.names import names_of_events
 from dpmix.populations.events.phenotypes import full_phenotypes, levels, quartiles_of
 from dpmix.populations.events.rasters import grid
-from dpmix.populations.result import interval
 from dpmix.populations.tree.decisions import Action, Cut, Decisions, decisions_path, read_decisions
 from dpmix.populations.tree.support import support
 from dpmix.populations.tree.tree import Tree

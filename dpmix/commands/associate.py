@@ -11,8 +11,7 @@ from dpmix.association.effects import EXPRESSION, Effects
 from dpmix.association.study import Study, run_study
 from dpmix.errors import ConfigError
 from dpmix.populations.explored import NAME, with_explored
-from dpmix.populations.sample_draws import SampleDraws
-from dpmix.populations.types.draws import OTHER, by_type
+from dpmix.populations.sample_draws import OTHER, SampleDraws, by_type
 from dpmix.report import association_figures, association_page
 from dpmix.system.files import check_outputs, csv_text, write_text, writing
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.fcs import header as fcs
-from dpmix.inputs.fcs.channels import Channel
 from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.fcs.text import AGAIN
 from dpmix.system import memory

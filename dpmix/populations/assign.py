@@ -19,8 +19,8 @@ from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import MeanDensity
 from dpmix.populations.draws.task import Task
 from dpmix.populations.events import proportions
+from dpmix.populations.events.medians import Medians
 from dpmix.populations.result import Block
-from dpmix.populations.sample_draws import Medians
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
 

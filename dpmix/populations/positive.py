@@ -30,9 +30,9 @@ from dpmix.model.streams import Step, Stream
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import levels
-from dpmix.populations.result import Estimates
-from dpmix.populations.sample_draws import evenly
 from dpmix.system.progress import ProgressLog
 
 MOST_DRAWS, REPEATS = 20, 20

@@ -18,11 +18,11 @@ from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task
 from dpmix.populations.events import artefacts
 from dpmix.populations.events.borders import estimate_proportions
+from dpmix.populations.events.medians import Medians
 from dpmix.populations.events.names import names_of
 from dpmix.populations.events.phenotypes import levels
 from dpmix.populations.events.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
-from dpmix.populations.sample_draws import Medians
 from dpmix.runs.verdict import judge
 from dpmix.system.paths import as_text
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from dpmix.model.mixture import Ints
 from dpmix.populations.events.artefacts import KINDS
+from dpmix.populations.events.estimates import INTERVAL, LEAST_DRAWS
 from dpmix.populations.gates.strategy import GOOD
-from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
+from dpmix.populations.result import Gating
 from dpmix.populations.tree.support import MAJORITY
 from dpmix.report.labels import label, shares
 from dpmix.runs.diagnostics import truncation_warning_of

@@ -17,8 +17,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpmix import __version__
 from dpmix.runs.profile import SPANS
+from dpmix.system.version import VERSION
 
 FORMAT_VERSION = 3  # that of 1.0.0; 1 and 2 were never released, and are refused
 COUNTERS = ("committed", "synced")
@@ -331,7 +331,7 @@ def _attributes(layout: Layout) -> dict[str, Any]:
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
     }
-    versions = {"dpmix": __version__, "numpy": np.__version__, "python": platform.python_version()}
+    versions = {"dpmix": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     return {
         "kind": layout.kind,
         "format_version": FORMAT_VERSION,

@@ -20,7 +20,8 @@ from dpmix.app.workspace import StaleError, Workspace
 from dpmix.commands.drift import COLUMNS
 from dpmix.commands.gate import gate
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.populations.result import Gating, over_samples
+from dpmix.populations.events.estimates import over_samples
+from dpmix.populations.result import Gating
 from dpmix.populations.tree.decisions import decisions_path, read_decisions
 from dpmix.report import figures, page
 from dpmix.system.console import quoted

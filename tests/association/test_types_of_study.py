@@ -17,8 +17,8 @@ from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.inputs.simulate import simulation as simulate
-from dpmix.populations.sample_draws import FILE, SampleDraws
-from dpmix.populations.types.draws import TypeDraws, by_type
+from dpmix.populations.sample_draws import FILE, SampleDraws, by_type
+from dpmix.populations.types.draws import TypeDraws
 from dpmix.report import association_page
 
 EVENTS, RATIO, DONORS = 2_500, 3.0, 8

@@ -44,7 +44,8 @@ from dpmix.populations.draws import convergence, decide, find
 from dpmix.populations.draws.find import Populations, find_populations
 from dpmix.populations.draws.task import Task, prepare
 from dpmix.populations.events import proportions
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.events.estimates import interval
+from dpmix.populations.result import Gating
 from dpmix.populations.sample_draws import SampleDraws
 from dpmix.populations.tree.decisions import Colour, Merge, Name, decisions_path, write_decisions
 from dpmix.report import embedding, figures, labels, page, palette, tables

@@ -17,7 +17,7 @@ from dpmix.errors import ConfigError
 from dpmix.model.mixture import mixture_from
 from dpmix.populations.draws import misfit, new_samples
 from dpmix.populations.draws.find import Populations, find_populations
-from dpmix.populations.result import interval
+from dpmix.populations.events.estimates import interval
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 

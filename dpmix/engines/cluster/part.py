@@ -21,7 +21,6 @@ import numpy.typing as npt
 from dask.sizeof import sizeof
 from distributed import get_worker
 
-import dpmix
 from dpmix.config.engine import EngineConfig
 from dpmix.engines import cohort_sums, cpu, exact
 from dpmix.engines.cohort import CohortEngine
@@ -36,6 +35,7 @@ from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 from dpmix.system import memory
+from dpmix.system.version import VERSION
 
 FINGERPRINT_ROWS = 256
 SHARE_OF_MEMORY = 0.5  # of a worker's available memory; larger events stay in their file
@@ -182,7 +182,7 @@ def about() -> About:
     """Return the properties of this worker."""
     isas = cpu.instruction_sets()
     arithmetic = "without fused multiply-add" if isas[:1] == ["v2"] else "with fused multiply-add"
-    return About(dpmix.__version__, arithmetic, cuda.available()[0])
+    return About(VERSION, arithmetic, cuda.available()[0])
 
 
 def fingerprint(path: str, events: tuple[int, int]) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future
 
-import dpmix
 from dpmix.config.engine import EngineConfig
 from dpmix.engines.chunk_grid import chunk_edges
 from dpmix.engines.cluster import connect as cluster_connect
@@ -29,6 +28,7 @@ from dpmix.engines.shares import contiguous_shares, pass_seconds
 from dpmix.errors import DpmixError
 from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import SampleWeights
+from dpmix.system.version import VERSION
 
 log = logging.getLogger("dpmix")
 
@@ -310,8 +310,8 @@ def check_alike(workers: Mapping[str, About]) -> None:
         found: dict[Any, list[str]] = {}
         for worker, about in workers.items():
             found.setdefault(getattr(about, name), []).append(worker)
-        if name == "version" and not {*found} <= {dpmix.__version__}:
-            raise DpmixError(f"dpmix is {dpmix.__version__} here and {found}: install the same everywhere")
+        if name == "version" and not {*found} <= {VERSION}:
+            raise DpmixError(f"dpmix is {VERSION} here and {found}: install the same everywhere")
         if len(found) > 1:
             raise DpmixError(f"workers are not alike, {name}: {found}: take out some")
 

@@ -4,42 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dpmix.errors import DataError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.fcs.text import AGAIN, quoted
-
-
-@dataclass(frozen=True)
-class Channel:
-    """Metadata of one channel of a data file.
-
-    Attributes
-    ----------
-    detector : str
-        Name in the file ($PnN, or the header of a column).
-    marker : str
-        Stained marker ($PnS), "" where the file names none.
-    range : float or None
-        Upper bound of the values ($PnR), None where the file has none.
-    log : (float, float) or None
-        Decades d and offset f of a logarithmic amplifier ($PnE): the linear value is f 10^(d x / range).
-    gain : float
-        Amplifier gain ($PnG); stored values are not divided by it.
-    integer : bool
-        Values are stored as integers.
-    numeric : bool
-        Values are numbers.
-    """
-
-    detector: str
-    marker: str = ""
-    range: float | None = None
-    log: tuple[float, float] | None = None
-    gain: float = 1.0
-    integer: bool = False
-    numeric: bool = True
 
 
 def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:

@@ -30,7 +30,8 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs.channels import Channel, channel_notes, read_channel
+from dpmix.inputs.channel import Channel
+from dpmix.inputs.fcs.channels import channel_notes, read_channel
 from dpmix.inputs.fcs.evidence import CLOCK, Clock, DataSet, Owner
 from dpmix.inputs.fcs.place import place_events, stated_places
 from dpmix.inputs.fcs.sample import integer_masks, require_measurements

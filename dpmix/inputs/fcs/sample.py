@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs.channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.fcs.evidence import DataSet
 from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.fcs.values import Order, range_mask, unpacked

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from flowutils.compensate import get_spill
 
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import uncompensated_name
-from dpmix.inputs.fcs.channels import Channel
 
 KEYWORDS = {
     "spillover": "$SPILLOVER",

@@ -49,7 +49,7 @@ from dpmix.model.streams import Step, Stream
 from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.task import Task
-from dpmix.populations.sample_draws import evenly
+from dpmix.populations.events.medians import evenly
 from dpmix.populations.types.types import BLOCK, Types, decide, included, type_proportions
 from dpmix.runs.coarseness import choice_of
 from dpmix.system.cores import usable_cores

@@ -54,9 +54,9 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
-from dpmix.populations.result import Estimates
-from dpmix.populations.sample_draws import evenly
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
