@@ -21,9 +21,8 @@ from pycuda import driver
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines.cuda import lane as cuda_device_lane
+from dpmix.engines.cuda import lane, passes
 from dpmix.engines.cuda import memory as cuda_device_memory
-from dpmix.engines.cuda import passes as cuda_device_pass
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.kernels import Kernels
 from dpmix.kernels.layout import CHUNK
@@ -96,7 +95,7 @@ def measure(n_chunks: int, n_devices: int, counted: IdleDriver) -> dict[str, flo
 
 def main() -> None:
     counted = IdleDriver()
-    for module in (cuda_device_lane, cuda_device_memory, cuda_device_pass):
+    for module in (lane, cuda_device_memory, passes):
         module.driver = counted  # type: ignore[attr-defined]
 
     def launch(*_: object) -> None:

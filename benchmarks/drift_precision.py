@@ -29,8 +29,10 @@ from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
+from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit, SignalPrior, fit
-from dpmix.drift.likelihood import NEIGHBOURS, Device, Points, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import NEIGHBOURS, Points, make_points
 from dpmix.errors import DpmixError
 
 N_POINTS, DURATION = 500, 100.0

@@ -30,7 +30,7 @@ from gpu_limits import SOURCE, milliseconds
 from gpu_output import Output, parser
 from mixtures import KINDS, Kind, Parameters, Sample, sample
 
-from dpmix.drift.likelihood import make_points
+from dpmix.drift.points import make_points
 from dpmix.engines.cuda.cohort import CudaCohortEngine
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.kernels import Kernels

@@ -1,1 +1,1 @@
-"""What the commands do: each runs a job, and writes its files."""
+"""The work of the commands: each module runs a job, and has its files written."""

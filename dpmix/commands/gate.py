@@ -199,8 +199,8 @@ def predict(
 ) -> Gating:
     """Gate new events with a run and write event files and fit.csv, with the probability of every population.
 
-    In a hierarchical run each file gets its own weights and shift (`dpmix.populations.draws.new_samples`); with
-    shifts, shifts.csv has the files' shifts. Parameters, return value and errors are as in `gate`. The
+    In a hierarchical run each file gets its own weights and shift (`dpmix.populations.draws.new_samples`);
+    with shifts, shifts.csv has the files' shifts. Parameters, return value and errors are as in `gate`. The
     attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
     samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types are
     those of the new events.
@@ -264,7 +264,8 @@ class _KnownTypes:
         else:
             assert self.table is not None
             types = assign_types(task, found, self.table, own, certainty)
-        return replace(types, draws=type_draws(task.events, types))
+        parents = (*types.table.parents, "")
+        return replace(types, draws=type_draws(task.events, types.names, parents, types.rows, types.counts))
 
 
 def _table_of_types(

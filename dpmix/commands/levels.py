@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,20 +25,14 @@ from dpmix.populations.events.names import names_of_events
 from dpmix.populations.positive import Positive, positive_events
 from dpmix.populations.tree.cut import require_cut
 from dpmix.populations.tree.decisions import read_decisions
-from dpmix.report.drawing import new_figure, styled
-from dpmix.report.labels import shortened
+from dpmix.report.drawing import styled
+from dpmix.report.levels_figure import BOUNDARIES, channel_figure
 from dpmix.system.console import percent
 from dpmix.system.files import check_outputs, csv_text, write_text, writing
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 TABLES = "levels.csv", "positive.csv"
-BOUNDARIES = "- lo", "- +", "+ hi"
 ALL = "all"
-SHOWN = 30  # populations of a figure, the largest
 DRAWN_EVENTS = 100_000  # of a histogram, at most
-BINS = 160
 
 
 @dataclass(frozen=True)
@@ -156,45 +149,7 @@ def _positive_rows(made: ChannelLevels) -> Iterator[Sequence[object]]:
 def _write_figures(paths: Sequence[Path], made: ChannelLevels, values: Array) -> None:
     with styled():
         for d, both in enumerate(zip(paths[::2], paths[1::2], strict=True)):
-            figure = channel_figure(made, d, values[:, d])
+            figure = channel_figure(made.measured, made.phenotypes, d, values[:, d])
             for path in both:
                 with writing(path):
                     figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-
-
-def channel_figure(made: ChannelLevels, channel: int, values: Array) -> Figure:
-    """Draw the events of a channel [N] with its thresholds, and the positive share of each population."""
-    from matplotlib.ticker import PercentFormatter
-
-    measured = made.measured
-    shares = measured.shares(channel)
-    drawn = min(len(made.phenotypes), SHOWN)
-    figure = new_figure(8.0, 1.4 + (0.19 * drawn if shares else 1.2))
-    axes, rows = figure.subplots(1, 2, width_ratios=(1.0, 0.8))
-    low, high = np.quantile(values, (0.001, 0.999))
-    axes.hist(np.clip(values, low, high), BINS, range=(low, high + 1e-9), color="#9aa5b1")
-    for k, colour in enumerate(("#8a3b00", "#111111", "#00688b")):
-        if (known := measured.thresholds(k, channel)) is not None:
-            axes.axvspan(known[1], known[2], color=colour, alpha=0.25, linewidth=0)
-            axes.axvline(known[0], color=colour, linewidth=1.0)
-            axes.text(known[0], 1.01, BOUNDARIES[k], transform=axes.get_xaxis_transform(), ha="center")
-    axes.set_yticks([])
-    axes.set_xlabel(f"{shortened(measured.channels[channel], 40)}, transformed scale")
-    axes.set_ylabel("events")
-    if shares is None:
-        rows.set_axis_off()
-        rows.text(0.0, 0.5, f"no threshold: {measured.support[1, channel]:.0%} of the draws have one")
-        return figure
-    mean, below, above = (each[-1, :drawn] for each in shares)
-    at = np.arange(drawn)
-    rows.hlines(at, below, above, colors="#111111", linewidth=2.0)
-    rows.scatter(mean, at, c="#111111", s=14, zorder=3)
-    rows.set_xlim(-0.02, 1.02)
-    rows.set_ylim(drawn - 0.4, -0.6)
-    names = [f"{p + 1} {shortened(name, 26)}".strip() for p, name in enumerate(made.phenotypes[:drawn])]
-    rows.set_yticks(at, names)
-    rows.grid(axis="x", color="#dddddd", linewidth=0.5)
-    rows.set_axisbelow(True)
-    rows.xaxis.set_major_formatter(PercentFormatter(1.0))
-    rows.set_xlabel("positive cells, with 90% intervals")
-    return figure

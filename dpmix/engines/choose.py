@@ -157,10 +157,10 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
     """Return whether a backend can be used here, and its hardware, or the reason and the remedy."""
     if backend == "cluster":
         try:
-            from dpmix.engines.cluster import connect as cluster_connect
+            from dpmix.engines.cluster import connect
         except ImportError as error:
             return False, f"{error}: pip install 'dpmix-cytometry[cluster]'"
-        return cluster_connect.available(config)
+        return connect.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 
 

@@ -35,9 +35,9 @@ def assign_events(
 ) -> Iterator[tuple[Block, Ints]]:
     """Assign all events to populations, sample by sample, block by block.
 
-    Memberships use each sample's own proportions (`dpmix.populations.events.proportions`), log densities those of
-    the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms` gives
-    those of samples that are not in the run. `medians` receives the medians of each sample.
+    Memberships use each sample's own proportions (`dpmix.populations.events.proportions`), log densities
+    those of the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms`
+    gives those of samples that are not in the run. `medians` receives the medians of each sample.
 
     Yields
     ------

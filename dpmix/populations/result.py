@@ -182,8 +182,8 @@ class Gating:
         Their posterior mean (`dpmix.populations.events.proportions.posterior_mean`).
     shape_ratios : float64 [P]
         Proportions if each population had one t distribution, relative to the mixture's
-        (`dpmix.populations.events.borders`): far from 1, the interval is wide because the border depends on the
-        shape.
+        (`dpmix.populations.events.borders`): far from 1, the interval is wide because the border depends on
+        the shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.draws.convergence.proportion_mixing`).

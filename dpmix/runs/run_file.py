@@ -16,8 +16,8 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
                     held; lifted, 1 once a resume has gone beyond it; r_hat, ess and error [quantity], of the
                     last check
     populations     of MCMC, written at the end: the populations of `dpmix gate` by its defaults and the
-                    verdict on the run (`dpmix.populations.draws.kept`); committed, the number of draws that they
-                    are of, -1 before the end
+                    verdict on the run (`dpmix.populations.draws.kept`); committed, the number of draws that
+                    they are of, -1 before the end
     constant_data   samples, scaling of the channels, ...: the constants of the layout
     committed       number of draws that are complete in every chain
     synced          number of draws known to be on the disk

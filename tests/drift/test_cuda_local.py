@@ -19,8 +19,8 @@ from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit
-from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
+from dpmix.drift.points import Points, make_points
 from dpmix.errors import DpmixError
 from dpmix.model.mixture import Array
 

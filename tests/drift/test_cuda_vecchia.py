@@ -16,7 +16,8 @@ from test_likelihood import KINDS, exact_value, example
 from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.fit import SignalPrior, fit, fit_blocks
-from dpmix.drift.likelihood import Points, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import Points, make_points
 from dpmix.errors import DpmixError
 
 KERNELS = ["vecchia_threads", "vecchia_batches", "vecchia_blocks"]

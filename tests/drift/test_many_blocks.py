@@ -16,8 +16,8 @@ from dpmix.cli import main
 from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import SignalFit
 from dpmix.drift.judge import judge
-from dpmix.drift.likelihood import make_points
 from dpmix.drift.local import local_blocks
+from dpmix.drift.points import make_points
 from dpmix.drift.posterior import posterior
 from dpmix.inputs.gated_events import read_gated
 from dpmix.inputs.recording import Recording, study

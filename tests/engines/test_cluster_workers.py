@@ -27,7 +27,7 @@ from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 from dpmix.cli import main
 from dpmix.commands.gate import gate
 from dpmix.config.write import to_yaml
-from dpmix.engines.cluster import connect as cluster_connect
+from dpmix.engines.cluster import connect
 from dpmix.engines.cluster import engine as cluster
 from dpmix.engines.cluster import placement as cluster_placement
 from dpmix.engines.cluster.engine import ClusterEngine
@@ -126,7 +126,7 @@ def test_a_lost_scheduler_is_reported_by_the_next_call(
         engine.draw_labels(mixture, Key(3, 0, 0))
         processes.scheduler.kill()
         processes.scheduler.wait()
-        monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 2.0)
+        monkeypatch.setattr(connect, "CONNECT_SECONDS", 2.0)
         for ask in (
             lambda: engine.draw_labels(mixture, Key(3, 0, 1)),
             lambda: engine.labels(0),

@@ -23,7 +23,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import open_source
-from dpmix.inputs.simulate import simulation as simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.populations.gates.ellipses import VERTICES, EllipseGate, as_polygon
 from dpmix.populations.gates.nested import Node, find_families, find_nested, with_polygons
 from dpmix.populations.gates.strategy import find_strategies
@@ -191,7 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of simulated blood and a run by Bayesian EM, gated as a user does."""
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in (("a", 9_000, 1), ("b", 6_000, 2)):
-        simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
+        simulation.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
     assert dpmix("init", folder / "a.fcs", folder / "b.fcs", "--output", folder / "run.yaml") == 0
     small = (
         "--set",

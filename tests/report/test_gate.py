@@ -37,7 +37,7 @@ from dpmix.inputs import preprocess
 from dpmix.inputs.default_channels import choose_channels
 from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
-from dpmix.inputs.simulate import simulation as simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.inputs.transforms import Scaling
 from dpmix.populations import assign
 from dpmix.populations.draws import convergence, decide, find
@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two FCS files and `run.h5`, 16 draws from two chains on a part of their events."""
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
-        simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
+        simulation.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
     assert run_mcmc(config(folder, "run.h5")).completed
     return folder
 
@@ -238,7 +238,7 @@ def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gati
     """The populations of CD4 T cells, CD8 T cells, B cells and monocytes hold no other cells."""
     kinds = {"CD4": "CD3+ CD4+ CD8-", "CD8": "CD3+ CD4- CD8+", "B": "CD19+", "monocytes": "CD14+"}
     names = np.concatenate(
-        [np.array([*simulate.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
+        [np.array([*simulation.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
     )
     table = events(folder / "new")
     for kind, signs in kinds.items():
@@ -431,7 +431,7 @@ def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gatin
     """Scatter, which the run does not have, shows which of the populations is debris."""
     table = pandas.read_csv(folder / "all" / "populations.csv")
     truth = np.concatenate([np.load(folder / f"{x}.truth.npz")["labels"] for x in "ab"])
-    is_debris = truth == [*simulate.POPULATIONS].index("debris")
+    is_debris = truth == [*simulation.POPULATIONS].index("debris")
     (p,) = table.population[table.artefact == "debris"] - 1
     assert set(gated.artefacts) == {"", "debris"}
     assert table["FSC-A median"][p] < table["FSC-A median"].drop(p).min() / 2
@@ -681,7 +681,7 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
         shutil.copy(folder / name, tmp_path / name)
     settings = config(tmp_path, "run.h5", mcmc={"burn_in": 0, "draws": 1})
     run_mcmc(settings)
-    simulate.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
+    simulation.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
     with pytest.raises(
         DataError, match=r"run\.h5: the data have changed since this run started: .* with --data$"
     ):

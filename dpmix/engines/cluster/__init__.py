@@ -1,1 +1,1 @@
-"""The engine on a cluster of Dask: parts of the events on its workers."""
+"""The engine on a Dask cluster, whose workers hold parts of the events."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from distributed import Client, KilledWorker, LocalCluster
 
 from dpmix.config.engine import ClusterConfig, EngineConfig
-from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster import part
 from dpmix.errors import DpmixError
 
 CONNECT_SECONDS, CONNECT_TIMES = 10.0, 3
@@ -83,7 +83,7 @@ def local_cluster(config: ClusterConfig) -> LocalCluster:
         memory_limit=0,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
-        preload=[cluster_part.__name__],
+        preload=[part.__name__],
         silence_logs=logging.CRITICAL,
     )
 

@@ -32,7 +32,7 @@ from dpmix.engines.checks import (
     checked_populations,
     checked_split,
 )
-from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster import part
 from dpmix.engines.cluster.connect import closing_quietly, connected, explained_errors, local_cluster
 from dpmix.engines.cluster.part import Sums
 from dpmix.engines.cluster.placement import Held, Placement
@@ -96,7 +96,7 @@ class ClusterEngine:
         self._n_events, self._n_channels = events.shape
         self._n_samples = None if starts is None else len(starts) - 1
         self._numbers = count()
-        self._latest: dict[int, cluster_part.Pass] = {}  # for each chain, the pass that drew its labels
+        self._latest: dict[int, part.Pass] = {}  # for each chain, the pass that drew its labels
         self._components: dict[int, int] = {}  # number of components of these labels
         self._patience = TRANSFER_SECONDS
         self._kernel_seconds = 0.0
@@ -158,9 +158,7 @@ class ClusterEngine:
             before = self._latest[key.chain]
             state, _ = self._summed(
                 mixture,
-                lambda held, sent: self._placement.submit(
-                    cluster_part.divide, held, before, split, sent, key
-                ),
+                lambda held, sent: self._placement.submit(part.divide, held, before, split, sent, key),
             )
         if isinstance(state, CohortSums):
             return cohort_sums.division_of(state, mixture)
@@ -182,7 +180,7 @@ class ClusterEngine:
                 here = max(start, offset) - offset, min(stop, end) - offset
                 if here[0] >= here[1]:
                     return []
-                return [self._placement.submit(cluster_part.memberships, held, sent, populations, *here)]
+                return [self._placement.submit(part.memberships, held, sent, populations, *here)]
 
             shares, log_densities = zip(*self._gathered(start_on), strict=True)
         return np.concatenate(shares), np.concatenate(log_densities)
@@ -202,9 +200,7 @@ class ClusterEngine:
         before = self._latest[chain]
         with self._explained_errors():
             return np.concatenate(
-                self._gathered(
-                    lambda held: [self._placement.submit(cluster_part.labels, held, before, chain)]
-                )
+                self._gathered(lambda held: [self._placement.submit(part.labels, held, before, chain)])
             )
 
     def close(self) -> None:
@@ -225,9 +221,7 @@ class ClusterEngine:
             number = next(self._numbers)
             state, sent = self._summed(
                 mixture,
-                lambda held, sent: self._placement.submit(
-                    cluster_part.sums, held, before, (number, sent, key)
-                ),
+                lambda held, sent: self._placement.submit(part.sums, held, before, (number, sent, key)),
             )
         self._latest[chain], self._components[chain] = (number, sent, key), len(mixture.means)
         if isinstance(state, CohortSums):
@@ -309,9 +303,9 @@ class ClusterEngine:
         level = list(leaves)
         while len(level) > 1:
             groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
-            level = [self._placement.submit_anywhere(cluster_part.merged, group) for group in groups]
+            level = [self._placement.submit_anywhere(part.merged, group) for group in groups]
         return level[0]
 
     def _sent(self, mixture: Mixture) -> Future:
         """Send the parameters of a pass to a worker."""
-        return self._placement.submit_anywhere(cluster_part.as_is, mixture)
+        return self._placement.submit_anywhere(part.as_is, mixture)

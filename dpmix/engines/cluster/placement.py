@@ -20,7 +20,7 @@ from distributed import Client, Future
 
 from dpmix.config.engine import EngineConfig
 from dpmix.engines.chunk_grid import chunk_edges
-from dpmix.engines.cluster import connect as cluster_connect
+from dpmix.engines.cluster import connect
 from dpmix.engines.cluster import part as cluster_part
 from dpmix.engines.cluster.connect import first_line
 from dpmix.engines.cluster.part import About, Recipe
@@ -197,7 +197,7 @@ class Placement:
     def _usable_workers_in_time(self) -> dict[str, int]:
         """Wait for the first worker."""
         try:
-            self._client.wait_for_workers(1, timeout=cluster_connect.CONNECT_SECONDS)
+            self._client.wait_for_workers(1, timeout=connect.CONNECT_SECONDS)
         except TimeoutError:
             raise DpmixError("no worker: start some with dask worker and the scheduler's address") from None
         return self._usable_workers()

@@ -2,9 +2,9 @@
 
 Every sample has its own grid of chunks. A launch has chunks of one sample, and its lane of the device holds
 the packed mixture of this sample: the rows of the shared mixture, with other constants and moved means. So
-kernels, pruning and random numbers are those of `dpmix.engines.cuda.engine`. The moments of all chunks are added in
-one exact sum on each device. Counts and sums of each chunk come to the host, which adds those of a sample
-exactly. So results do not depend on the devices, or on the division of the data into parts.
+kernels, pruning and random numbers are those of `dpmix.engines.cuda.engine`. The moments of all chunks are
+added in one exact sum on each device. Counts and sums of each chunk come to the host, which adds those of a
+sample exactly. So results do not depend on the devices, or on the division of the data into parts.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.drift.device import Precision
-from dpmix.drift.likelihood import Points
 from dpmix.drift.local import DESIGN, MAX_DESIGN
+from dpmix.drift.points import Points
 from dpmix.engines.cuda.devices import chosen
 from dpmix.engines.cuda.kernels import load
 from dpmix.engines.cuda.messages import failure

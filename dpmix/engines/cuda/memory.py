@@ -16,7 +16,7 @@ import numpy as np
 import pycuda.driver as driver
 
 from dpmix.engines.chunk_grid import ChunkGrid
-from dpmix.engines.cuda import page_lock as cuda_page_lock
+from dpmix.engines.cuda import page_lock
 from dpmix.engines.cuda.lane import HeldMixture, Lane, SortedEvents, n_log_sums, n_sums_of_chunk
 from dpmix.engines.cuda.work import DeviceFailed, HostLabels, Labels
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
@@ -135,12 +135,12 @@ class DeviceMemory:
         for _, rows in labels.parts(self._share) if self._share else ():
             if rows.ctypes.data not in self._locked:
                 self._locked[rows.ctypes.data] = rows
-                if error := cuda_page_lock.lock(rows):
+                if error := page_lock.lock(rows):
                     self._warn("cannot page-lock labels (error %d): copies of them take longer", error)
 
     def _unlock_labels(self) -> None:
         for rows in self._locked.values():
-            cuda_page_lock.unlock(rows)
+            page_lock.unlock(rows)
         self._locked = {}
 
     @property

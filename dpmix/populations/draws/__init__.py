@@ -1,1 +1,1 @@
-"""The draws of a run: one set of populations for all, with memberships."""
+"""The populations of a run: one set for all its draws, with memberships."""

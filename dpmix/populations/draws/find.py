@@ -1,10 +1,10 @@
 """Populations from the draws of a run, and the membership of any events in them.
 
-The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree.tree`) of a mixture
-of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in the next
-is not a population. If such mixtures of different draws disagree, the one that agrees best with the others is
-used. Each other draw assigns its components to populations by the events they share, so memberships,
-proportions and their uncertainty come from all draws.
+The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree.tree`) of a
+mixture of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in
+the next is not a population. If such mixtures of different draws disagree, the one that agrees best with the
+others is used. Each other draw assigns its components to populations by the events they share, so
+memberships, proportions and their uncertainty come from all draws.
 
 The shared events are points drawn from the posterior mean density, not the events of the run. So the run file
 is all that is needed, and the result does not depend on which events are gated. The same points give the log

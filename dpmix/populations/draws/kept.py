@@ -75,8 +75,8 @@ def kept_populations(run: Run) -> Populations | None:
     Returns
     -------
     Populations or None
-        Equal to those of `dpmix.populations.draws.find.find_populations` without options. None for a run that has
-        not ended, for a file of an earlier version, and for populations of another version of the rule.
+        Equal to those of `dpmix.populations.draws.find.find_populations` without options. None for a run that
+        has not ended, for a file of an earlier version, and for populations of another version of the rule.
     """
     kept = run.kept
     if kept is None or int(kept["rule"]) != RULE:

@@ -91,7 +91,7 @@ class Task:
         n_populations: int | None,
         decisions: Decisions | None = None,
     ) -> Populations:
-        """Find or read the populations of the run and log a line about them; see `dpmix.populations.draws.kept`."""
+        """Find or read (`populations.draws.kept`) the populations of the run, and log a line about them."""
         found = populations_of_run(
             self.run,
             self.make_engine,

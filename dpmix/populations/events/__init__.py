@@ -1,1 +1,1 @@
-"""What the events of populations show: proportions, levels, names and pictures."""
+"""Quantities of populations from their events: proportions, levels, names and outlines."""

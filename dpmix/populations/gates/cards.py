@@ -1,9 +1,9 @@
 """The plots of a population on its card in the report: its first two gates, each in two channels.
 
-The gates are searched as those of `dpmix.populations.gates.strategy`, but only the best next gate is kept, and
-there are at most two: the two plots in which the population is found most easily. The second shows the events
-inside the first gate. All counts are those of the sample in which the gates are searched, weighted to all
-events.
+The gates are searched as those of `dpmix.populations.gates.strategy`, but only the best next gate is kept,
+and there are at most two: the two plots in which the population is found most easily. The second shows the
+events inside the first gate. All counts are those of the sample in which the gates are searched, weighted to
+all events.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Gates along the tree: branches of populations first, each population inside its branch.
 
-A branch is the union of all populations below a merge of the tree (`dpmix.populations.tree.tree`). It has gates of
-its own if they isolate it with an F1 of at least `BRANCH`, searched like those of a population
-(`dpmix.populations.gates.strategy`) among the events inside the gates of the branch around it. A population is
-gated inside the smallest branch that costs less than `GAIN` of the F1 of its shortest sequence, else by this
-sequence. Branches that contain fewer than two others or populations are left out.
+A branch is the union of all populations below a merge of the tree (`dpmix.populations.tree.tree`). It has
+gates of its own if they isolate it with an F1 of at least `BRANCH`, searched like those of a population
+(`dpmix.populations.gates.strategy`) among the events inside the gates of the branch around it. A population
+is gated inside the smallest branch that costs less than `GAIN` of the F1 of its shortest sequence, else by
+this sequence. Branches that contain fewer than two others or populations are left out.
 """
 
 from __future__ import annotations

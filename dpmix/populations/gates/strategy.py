@@ -1,9 +1,9 @@
 """Gating strategies: for each population the shortest sequence of two-channel gates that isolates it.
 
-A sequence is searched step by step. Each step adds the polygon (`dpmix.populations.gates.polygons`) of any two
-channels, or the ellipse (`dpmix.populations.gates.ellipses`) where its F1 is higher by more than 0.005, that
-separates the population best from the other events inside the gates before it. The best sequences by F1, and
-those with the highest yield, are kept and extended (a beam search), because the best first gate need not
+A sequence is searched step by step. Each step adds the polygon (`dpmix.populations.gates.polygons`) of any
+two channels, or the ellipse (`dpmix.populations.gates.ellipses`) where its F1 is higher by more than 0.005,
+that separates the population best from the other events inside the gates before it. The best sequences by F1,
+and those with the highest yield, are kept and extended (a beam search), because the best first gate need not
 start the best sequence. The search ends at an F1 of 0.97, after five gates, or where one more gate adds less
 than 0.01; a gate whose removal costs less than that is removed.
 

@@ -5,8 +5,8 @@ Two steps find what a reader of the density would call a population:
 
 1. **Modes.** Components whose means climb to the same mode of the density belong together (Chan et al. 2008,
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
-   (`dpmix.populations.tree.modes`) by less than `valley_tolerance`. The tolerance is larger for smaller branches,
-   and where there are too few events to measure the valley in them.
+   (`dpmix.populations.tree.modes`) by less than `valley_tolerance`. The tolerance is larger for smaller
+   branches, and where there are too few events to measure the valley in them.
 2. **Separation.** The remaining populations merge by distance: that of the means of two that touch, in
    pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmix.model.mixture import Array, Floats
+from dpmix.inputs.events import Events
+from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.events.medians import Medians, evenly
-
-if TYPE_CHECKING:
-    from dpmix.inputs.events import Events
-    from dpmix.populations.types.types import Types
 
 MEDIAN_EVENTS = 200_000  # of a sample, evenly spaced, for its medians
 
@@ -45,13 +41,22 @@ class TypeDraws:
     errors: Floats
 
 
-def type_draws(events: Events, types: Types) -> TypeDraws:
-    """Return the draws of the types of all events."""
-    size = len(types.names)
-    found = Medians(1, len(events.samples), size, len(events.measured_channels))
-    rows = types.rows
+def type_draws(
+    events: Events, names: tuple[str, ...], parents: tuple[str, ...], rows: Ints, counts: Array
+) -> TypeDraws:
+    """Return the draws of the types of all events.
+
+    Parameters
+    ----------
+    events : Events
+    names, parents : R str
+    rows : int64 [N]
+        Type of each event.
+    counts : float64 [T, S, R]
+        Expected events of each type, in each draw.
+    """
+    found = Medians(1, len(events.samples), len(names), len(events.measured_channels))
     for sample, (first, end) in enumerate(pairwise(events.sample_starts.tolist())):
         some = first + evenly(end - first, MEDIAN_EVENTS)
         found.add(sample, events.measured(some), np.ones(len(some)), [rows[some]])
-    parents = (*types.table.parents, "")
-    return TypeDraws(types.names, parents, types.counts, found.values[0], found.errors)
+    return TypeDraws(names, parents, counts, found.values[0], found.errors)
