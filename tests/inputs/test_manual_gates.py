@@ -103,6 +103,13 @@ def test_transforms_of_flowjo(cells: tuple[Path, Array], theirs: object, ours: T
         assert found.parameters()[name] == pytest.approx(value)
 
 
+def test_a_transform_that_no_scale_has_is_refused(cells: tuple[Path, Array]) -> None:
+    biex = flowkit.transforms.WSPBiexTransform(5, -10, 4.4, 262144.0)
+    gates = gates_of(cells[0], transform=biex)
+    with pytest.raises(ConfigError, match=r"transform of A-A is not valid \(logicle: .*; give a transform in"):
+        gates.transforms(open_source(cells[0]))
+
+
 @pytest.mark.parametrize(("negative", "width", "positive"), [(0, -10, 4.42), (0, -1000, 4.5), (1, -100, 4.2)])
 def test_biex_is_close_to_a_logicle_scale(negative: float, width: float, positive: float) -> None:
     biex = flowkit.transforms.WSPBiexTransform(negative, width, positive, 262144.0)
