@@ -176,8 +176,8 @@ class ManualGates:
         Raises
         ------
         ConfigError
-            A transform is not one of logicle, biex, ArcSinh, log and linear, or its parameters are not valid, or a
-            channel has several.
+            A transform is not one of logicle, biex, ArcSinh, log and linear, or its parameters are not valid,
+            or a channel has several.
         """
         strategy = self._gates_of(source).strategy
         if self._is_workspace:

@@ -186,7 +186,7 @@ class Gating:
         the shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
-        where not known (`dpmix.populations.draws.convergence.proportion_mixing`).
+        where not known (`dpmix.populations.draws.convergence.population_mixing`).
     verdict : Verdict
         Whether the chains of the run agree about the populations, by these R-hat.
     certainty : float64 [P]

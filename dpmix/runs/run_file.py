@@ -27,7 +27,7 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
 A run may be killed at any time and may be read while it runs, so the file must be valid at every moment. It
 is laid out at its final size, NaN (or -1) where nothing is drawn yet; draws are then written to their places
 without the HDF5 library. The metadata never change, and the only lock keeps other writers out
-(`dpmix.system.locks`). After a power failure, any part of the writes since the last sync may be lost. Each
+(`dpmix.system.own_file`). After a power failure, any part of the writes since the last sync may be lost. Each
 place is only ever written with one value, so a lost value still reads NaN (or -1): this is how a reader
 detects it. Only the populations of a run that continues are written again; in between, their committed is -1.
 """
