@@ -27,9 +27,9 @@ from dpmix.app.cell_types import types_path
 from dpmix.app.workspace import Workspace
 from dpmix.config.load import load_config
 from dpmix.inputs.type_table import match_markers, read_types
-from dpmix.populations.find import DRAWS
-from dpmix.populations.task import prepare
-from dpmix.populations.types import assign_types
+from dpmix.populations.draws.find import DRAWS
+from dpmix.populations.draws.task import prepare
+from dpmix.populations.types.types import assign_types
 from dpmix.runs.mcmc import run_mcmc
 
 SETS = ("hipc", "pbmc_himc", "flowsom_68983")

@@ -14,14 +14,15 @@ import numpy as np
 from dpmix.api.events import Folder, events_file, require_unmasked, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
+from dpmix.commands.gate import predict
 from dpmix.inputs.array_files import variable_names
 from dpmix.inputs.type_examples import are_examples
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats, Ints
-from dpmix.populations.cut import require_cut
-from dpmix.populations.result import Estimates, Gating
-from dpmix.populations.types import CERTAINTY
-from dpmix.report.gate import predict
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.result import Gating
+from dpmix.populations.tree.cut import require_cut
+from dpmix.populations.types.types import CERTAINTY
 from dpmix.report.type_tables import overall_rows
 from dpmix.runs.reader import Run
 from dpmix.runs.resume import choose

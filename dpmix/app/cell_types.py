@@ -2,7 +2,7 @@
 
 The table is in its file only, run.types.csv next to run.h5, in the form that `dpmix gate --types` reads. The
 memberships of some events in some draws are computed once. Types then follow an edited table within a second,
-by the functions of `dpmix.populations.types`, with fewer events and draws and without the errors of
+by the functions of `dpmix.populations.types.types`, with fewer events and draws and without the errors of
 thresholds: names of events are those of `dpmix gate --types` but for events near a threshold.
 
 M events, T draws, K components, R rows of the table, C markers in the panel, P populations.
@@ -40,13 +40,13 @@ from dpmix.inputs.type_table import (
     type_lines,
 )
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import decide
-from dpmix.populations.decisions import Decisions
-from dpmix.populations.find import decided_populations
-from dpmix.populations.levels import Marker, fit_levels
-from dpmix.populations.phenotypes import quartiles_of
-from dpmix.populations.sample_draws import evenly
-from dpmix.populations.types import (
+from dpmix.populations.draws import decide
+from dpmix.populations.draws.find import decided_populations
+from dpmix.populations.events.medians import evenly
+from dpmix.populations.events.phenotypes import quartiles_of
+from dpmix.populations.tree.decisions import Decisions
+from dpmix.populations.types.levels import Marker, fit_levels
+from dpmix.populations.types.types import (
     CERTAINTY,
     CONTRADICTED,
     UNKNOWN,
@@ -56,7 +56,7 @@ from dpmix.populations.types import (
     included,
     main_types,
 )
-from dpmix.populations.types import decide as decide_types
+from dpmix.populations.types.types import decide as decide_types
 from dpmix.report.type_tables import as_rows, divides, levels_of
 from dpmix.system.console import percent, quoted
 from dpmix.system.files import csv_text, write_text, writing
@@ -109,7 +109,7 @@ class Typed:
         Markers in the panel.
     markers : tuple of Marker
     agreement : float64 [R, C]
-        As of `dpmix.populations.types.Types`.
+        As of `dpmix.populations.types.types.Types`.
     of_event : int32 [M]
         Row of the table, -1 for unknown.
     probability : float32 [M]
@@ -267,7 +267,7 @@ def most_probable(memberships: csr_array) -> Ints:
 
 
 def event_shares(memberships: csr_array, shares: Array, evidence: Array) -> Array:
-    """Return `dpmix.populations.types.event_shares` for memberships that are mostly 0."""
+    """Return `dpmix.populations.types.types.event_shares` for memberships that are mostly 0."""
     events = np.repeat(np.arange(memberships.shape[0]), np.diff(memberships.indptr))
     weighted = memberships.copy()
     weighted.data = memberships.data / np.einsum("nr,nr->n", evidence[events], shares[memberships.indices])

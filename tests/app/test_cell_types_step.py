@@ -14,13 +14,13 @@ from scipy.sparse import csr_array
 
 from dpmix.app import cell_types
 from dpmix.app.workspace import StaleError, Workspace
+from dpmix.commands.gate import gate
 from dpmix.errors import ConfigError
 from dpmix.inputs.opening import may_have_events
 from dpmix.inputs.type_table import read_types
-from dpmix.populations import types
-from dpmix.populations.decisions import decisions_path
+from dpmix.populations.tree.decisions import decisions_path
+from dpmix.populations.types import types
 from dpmix.report import figures, page
-from dpmix.report.gate import gate
 
 TABLE = """# from a textbook
 cell,parent,CD3,CD4,CD8,CD19
