@@ -76,7 +76,7 @@ Lines = list[list[str]]
 
 @dataclass(frozen=True)
 class Drawn:
-    """What types need of a run, whatever the table.
+    """Events of a run and their memberships, which do not depend on the table.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ def _write(path: Path, lines: Sequence[Sequence[str]], remarks: Sequence[str]) -
 
 
 def draw(live: Live, decisions: Decisions) -> Drawn:
-    """Return what types need of a run; this takes seconds at most."""
+    """Return the events that get a type, and their memberships; this takes seconds at most."""
     from scipy.sparse import csr_array, vstack
 
     task, events = live.task, live.task.events

@@ -59,7 +59,7 @@ class TypeTable:
     levels : bool [R, M, 4]
         Levels (off, low, on, high) that the type may have; all true: the table is silent.
     doubt : float64 [R, M]
-        Probability that the cell is wrong (1 - p); NaN: to be learned.
+        Probability that the cell is wrong (1 - p); NaN: not stated (`dpmix.populations.types.levels.DOUBT`).
     parents : tuple of str
         R names of parents, "" for none. Every parent is itself a row.
     kinds : tuple of str

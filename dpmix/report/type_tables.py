@@ -194,7 +194,8 @@ def levels_of(
         written = table.levels[:, columns[c]]
         for k in np.flatnonzero(low == high):
             only = np.arange(marker.allowed.shape[1]) == low[k]
-            same = np.flatnonzero((marker.allowed == only).all(axis=1))
+            own = (marker.allowed == only).all(axis=1) & ~written.all(axis=1)  # not by their parent
+            same = np.flatnonzero(own)
             if len(same):
                 levels[k, columns[c]] = written[same].any(axis=0)
             elif len(only) == 2:

@@ -97,6 +97,7 @@ def test_gate_reads_the_table_and_names_events_alike(
 def test_an_unknown_population_becomes_a_row(workspace: Workspace, loaded: Row) -> None:
     unknown = {one["population"]: one["cells"] for one in loaded["unknown"]}
     monocytes = next(p for p, cells in unknown.items() if "CD14+" in cells.split())
+    assert {"CD3-", "CD19-"} <= set(unknown[monocytes].split())
     assert loaded["types"][monocytes] == "unknown"
     shown = workspace.add_type("run.h5", loaded["revision"], monocytes)
     assert names(shown)[-1] == f"unknown {monocytes + 1}"

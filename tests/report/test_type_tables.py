@@ -121,6 +121,7 @@ def test_unknown_populations_are_suggested_as_rows(folder: Path, gated: Gating) 
     assert len(table.types) >= 1
     cells = table.levels[:, 4]
     assert cells[0].tolist() == [False, True, True, True]  # CD14+
+    assert table.levels[0, 3].tolist() == [True, False, False, False]  # CD19-, which children of T do not say
     most = {row["population"]: row["type"] for row in rows_of(folder / "all" / "types.populations.csv")}
     assert all(most[name.removeprefix("unknown ")] == "unknown" for name in table.types)
 
