@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 EVENTS = 20_000  # that get a type, evenly spaced over those of the plots
-FITTED = 4_000  # of them, from which levels are computed
+FITTED = 4_000  # of them, from which levels and shares of components are computed
 DRAWS = 5
 LEAST = 1e-3  # memberships below it do not count
 LEAST_SUGGESTED = 20  # events of an unknown population that is listed
@@ -86,13 +86,16 @@ class Drawn:
         All that the files have: of the model, state channels, scatter and viability.
     values : float64 [M, channels]
         Transformed scale.
+    labels : tuple of int64 [M]
+        The most probable component of the events in each of T draws.
     memberships : tuple of csr_array float32 [M, K]
-        Of the events in the components of each of T draws; rows sum to 1.
+        Of the events in all components in these draws; rows sum to 1.
     """
 
     rows: Ints
     channels: tuple[str, ...]
     values: Array
+    labels: tuple[Ints, ...]
     memberships: tuple[csr_array, ...]
 
 
@@ -218,19 +221,21 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
     ends = np.searchsorted(numbers, events.sample_starts)
     each = np.arange(found.run.n_components)
     least = np.float32(min(LEAST, 1.0 / len(each)))
-    memberships = []
+    labels, memberships = [], []
     with one_thread(), closing(task.make_engine(np.ascontiguousarray(events.values[numbers]))) as engine:
         for t in evenly(len(found.draws), DRAWS).tolist():
-            parts = []
+            parts, own = [], []
             for sample, (start, stop) in enumerate(pairwise(ends.tolist())):
                 if start == stop:
                     continue
                 mixture = found.mixture_of(t, task.own_terms(found, sample))
                 dense = engine.memberships(mixture, each, start, stop)[0]
+                own.append(dense.argmax(axis=1))
                 dense = np.where(dense < least, np.float32(0.0), dense)
                 parts.append(csr_array(dense / dense.sum(axis=1, keepdims=True)))
+            labels.append(np.concatenate(own).astype(np.int64))
             memberships.append(csr_array(vstack(parts, "csr")))
-    return Drawn(rows, events.all_channels, events.all_values(numbers), tuple(memberships))
+    return Drawn(rows, events.all_channels, events.all_values(numbers), tuple(labels), tuple(memberships))
 
 
 def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
@@ -246,24 +251,18 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     at = numbers[columns]
     full = table.with_inherited()
     values = drawn.values[:, at]
-    labels = [most_probable(one) for one in drawn.memberships]
     some = evenly(len(values), FITTED)
     controls = by_number(live.task.run.controls, [drawn.channels[d] for d in at.tolist()])
     with one_thread():
-        markers = fit_levels(values[some], labels[0][some], full.levels[:, columns], controls)
+        markers = fit_levels(values[some], drawn.labels[0][some], full.levels[:, columns], controls)
         right, agreement = assess_cells(markers, values[some], full.doubt[:, columns])
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)
-        for own, one in zip(labels, drawn.memberships, strict=True):
-            total += event_shares(one, component_shares(evidence, own, one.shape[1]), evidence)
-    of_event, probability = decide_types(total / len(labels), table.parents, table.types, CERTAINTY)
+        for own, one in zip(drawn.labels, drawn.memberships, strict=True):
+            shares = component_shares(evidence[some], own[some], one.shape[1])
+            total += event_shares(one, shares, evidence)
+    of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, of_event, probability)
-
-
-def most_probable(memberships: csr_array) -> Ints:
-    """Return the component of each event with the largest membership, int64 [M]."""
-    found: Ints = np.asarray(memberships.argmax(axis=1)).ravel().astype(np.int64)
-    return found
 
 
 def event_shares(memberships: csr_array, shares: Array, evidence: Array) -> Array:

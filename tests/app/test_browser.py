@@ -235,7 +235,7 @@ def test_types_follow_a_table_on_the_page(page: Page, browser: Browser, study: P
     def typed(rows: int) -> None:
         """Wait until the page shows a stored table with this many rows."""
         page.until(lambda: len(path.read_text().splitlines()) == rows + 1 if path.exists() else not rows)
-        shown = lambda: (page.find("html").get_attribute("data-typed") or "").split()[0]  # noqa: E731
+        shown = lambda: (page.find("html").get_attribute("data-typed") or "none").split(" ")[0]  # noqa: E731
         page.until(lambda: shown() == types_revision(path))
 
     def types() -> list[str]:
