@@ -114,10 +114,10 @@ def _populations() -> list[str]:
 
 
 def test_the_type_of_a_population_is_the_deepest_of_most_events() -> None:
-    table = parse_types("t", [["cell", "parent", "CD3"], ["T", "", "+"], ["CD4", "T", ""], ["B", "", "-"]])
-    together = np.array(
-        [[30, 10, 0, 5], [30, 80, 0, 5], [0, 0, 50, 5], [40, 10, 50, 90]]
-    )  # T, CD4, B, unknown
+    head = ["cell", "parent", "CD3", "CD4"]
+    table = parse_types("t", [head, ["T", "", "+", ""], ["CD4", "T", "", "+"], ["B", "", "-", ""]])
+    of_rows = [30, 10, 0, 5], [30, 80, 0, 5], [0, 0, 50, 5], [40, 10, 50, 90]  # T, CD4, B, unknown
+    together = np.array(of_rows)
     assert main_types(table, together) == ("T", "CD4", "", "unknown")
     most_frequent = together.argmax(axis=0)  # a wrong version: without children
     assert [("T", "CD4", "B", "unknown")[r] for r in most_frequent] == ["unknown", "CD4", "B", "unknown"]
