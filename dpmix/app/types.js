@@ -2,34 +2,28 @@
 // Cell types by a table (dpmix/app/cell_types.py): the table is edited here, stored next to the run by the server, and the
 // types of events and populations follow. A row without a name or without any cell is not stored.
 
-const types = { known: null, grid: [], past: [], working: false, changed: false, dragged: null };
+const types = { known: null, grid: [], past: [], line: Promise.resolve(), changed: false, dragged: null };
 const levelTexts = ["+", "-", "++", "lo", "mid", "-|lo", "lo|+"];
 const notMarkers = ["parent", "kind", "cl", "level"];
 
 function resetTypes() {
   Object.assign(types, { known: null, grid: [], past: [], dragged: null });
-  byId("types-problem").textContent = "";
+  for (const id of ["types-problem", "types-remarks", "types-head", "types-rows"]) byId(id).replaceChildren();
   if (byId("types").open || state.opened.typed) typesAction(readTypes);
   else showTypes();
 }
 
-// One action at a time. A problem of the table is shown next to it; what a person has written stays.
-async function typesAction(work) {
-  if (types.working) return;
-  const { run } = state;
-  types.working = true;
+// One action after another. A problem of the table is shown next to it; what a person has written stays.
+const typesAction = (work) => (types.line = types.line.then(async () => {
   try {
     await work();
     byId("types-problem").textContent = types.known?.problem ?? "";
   } catch (error) {
     if (error.stale) await readTypes().catch(() => {});
     byId("types-problem").textContent = error.message;
-  } finally {
-    types.working = false;
-    markTypes();
   }
-  if (run !== state.run) await typesAction(readTypes); // another run was opened meanwhile
-}
+  markTypes();
+}));
 
 async function askTypes(name, given = {}) {
   const { run } = state, known = await ask(name, { run, ...given }, "finding cell types …");
@@ -51,17 +45,14 @@ async function changeTypes(name, given) {
 }
 
 // The cells as they are now: of several changes while the server computes, the last one is sent.
-async function sendTypes() {
+function sendTypes() {
   types.changed = true;
-  await typesAction(async () => {
-    while (types.changed) {
-      types.changed = false;
-      const before = types.known.lines, lines = [typesHead(), ...types.grid.filter(isComplete)];
-      if (lines.length < 2 && !before.length) return;
-      if (JSON.stringify(lines) === JSON.stringify(before) || !(await askTypes("edit_types", { revision: types.known.revision, lines }))) continue;
-      types.past.push(before);
-      markTypes();
-    }
+  return typesAction(async () => {
+    if (!types.changed) return;
+    types.changed = false;
+    const before = types.known.lines, lines = [typesHead(), ...types.grid.filter(isComplete)];
+    if ((lines.length < 2 && !before.length) || JSON.stringify(lines) === JSON.stringify(before)) return;
+    if (await askTypes("edit_types", { revision: types.known.revision, lines })) types.past.push(before);
   });
 }
 
@@ -84,7 +75,7 @@ function sharesOfTypes(p) {
 
 // After decisions, populations are others.
 async function followTypes() {
-  if (types.known?.lines.length && types.known.decided !== state.view.revision && !types.working) await typesAction(readTypes);
+  if (types.known?.lines.length && types.known.decided !== state.view.revision) await typesAction(readTypes);
 }
 
 // ---------------------------------------------------------------------------------------- what is shown
