@@ -163,7 +163,7 @@ def write_gates(
     explored = explored_of(gating)
     last = (NAME,) if explored is not None else ()
     known = {"phenotype": (*gating.phenotypes, *last)}
-    known |= {"type": (*gating.population_types, *[""] * len(last))} if gating.types is not None else {}
+    known |= {"type": (*gating.population_types, *[""] * len(last))} if gating.population_types else {}
     for node in nodes:
         _add_node(root, node, known, space)
     write_xml(path, root)
