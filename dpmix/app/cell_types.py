@@ -5,7 +5,8 @@ memberships of some events in some draws are computed once. Types then follow an
 by the functions of `dpmix.populations.types.types`, with fewer events and draws and without the errors of
 thresholds: names of events are those of `dpmix gate --types` but for events near a threshold.
 
-M events, T draws, K components, R rows of the table, C markers in the panel, P populations.
+M events, T draws, H components of a draw that have some of them, R rows of the table, C markers in the panel,
+P populations.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,7 @@ from dpmix.populations.types.types import (
     UNKNOWN,
     assess_cells,
     component_shares,
+    event_shares,
     evidence_of,
     included,
     main_types,
@@ -62,13 +64,10 @@ from dpmix.system.console import percent, quoted
 from dpmix.system.files import csv_text, write_text, writing
 from dpmix.system.threads import one_thread
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
 EVENTS = 20_000  # that get a type, evenly spaced over those of the plots
 FITTED = 4_000  # of them, from which levels and shares of components are computed
 DRAWS = 5
-LEAST = 1e-3  # memberships below it do not count
+LEAST = 1e-3  # components without a membership above it are left out
 LEAST_SUGGESTED = 20  # events of an unknown population that is listed
 NONE = "no table"
 Lines = list[list[str]]
@@ -87,16 +86,16 @@ class Drawn:
     values : float64 [M, channels]
         Transformed scale.
     labels : tuple of int64 [M]
-        The most probable component of the events in each of T draws.
-    memberships : tuple of csr_array float32 [M, K]
-        Of the events in all components in these draws; rows sum to 1.
+        The most probable of the H components of the events in each of T draws.
+    memberships : tuple of float32 [M, H]
+        Of the events in the components of these draws; rows sum to 1.
     """
 
     rows: Ints
     channels: tuple[str, ...]
     values: Array
     labels: tuple[Ints, ...]
-    memberships: tuple[csr_array, ...]
+    memberships: tuple[Floats, ...]
 
 
 @dataclass(frozen=True)
@@ -212,29 +211,24 @@ def _write(path: Path, lines: Sequence[Sequence[str]], remarks: Sequence[str]) -
 
 def draw(live: Live, decisions: Decisions) -> Drawn:
     """Return the events that get a type, and their memberships; this takes seconds at most."""
-    from scipy.sparse import csr_array, vstack
-
     task, events = live.task, live.task.events
     found = decided_populations(live.forest, decide.decided(live.forest, decisions))
     rows = evenly(len(live.rows), EVENTS)
     numbers = live.rows[rows]
     ends = np.searchsorted(numbers, events.sample_starts)
     each = np.arange(found.run.n_components)
-    least = np.float32(min(LEAST, 1.0 / len(each)))
     labels, memberships = [], []
     with one_thread(), closing(task.make_engine(np.ascontiguousarray(events.values[numbers]))) as engine:
         for t in evenly(len(found.draws), DRAWS).tolist():
-            parts, own = [], []
+            parts = []
             for sample, (start, stop) in enumerate(pairwise(ends.tolist())):
-                if start == stop:
-                    continue
-                mixture = found.mixture_of(t, task.own_terms(found, sample))
-                dense = engine.memberships(mixture, each, start, stop)[0]
-                own.append(dense.argmax(axis=1))
-                dense = np.where(dense < least, np.float32(0.0), dense)
-                parts.append(csr_array(dense / dense.sum(axis=1, keepdims=True)))
-            labels.append(np.concatenate(own).astype(np.int64))
-            memberships.append(csr_array(vstack(parts, "csr")))
+                if start < stop:
+                    mixture = found.mixture_of(t, task.own_terms(found, sample))
+                    parts.append(engine.memberships(mixture, each, start, stop)[0])
+            whole = np.concatenate(parts)
+            own = whole[:, whole.max(axis=0) >= min(LEAST, 1.0 / len(each))]
+            memberships.append(own / own.sum(axis=1, keepdims=True))
+            labels.append(own.argmax(axis=1).astype(np.int64))
     return Drawn(rows, events.all_channels, events.all_values(numbers), tuple(labels), tuple(memberships))
 
 
@@ -263,16 +257,6 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
             total += event_shares(one, shares, evidence)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, of_event, probability)
-
-
-def event_shares(memberships: csr_array, shares: Array, evidence: Array) -> Array:
-    """Return `dpmix.populations.types.types.event_shares` for memberships that are mostly 0."""
-    events = np.repeat(np.arange(memberships.shape[0]), np.diff(memberships.indptr))
-    weighted = memberships.copy()
-    weighted.data = memberships.data / np.einsum("nr,nr->n", evidence[events], shares[memberships.indices])
-    found: Array = evidence * (weighted @ shares)
-    found /= found.sum(axis=1, keepdims=True)
-    return found
 
 
 # --------------------------------------------------------------------------- what the page shows

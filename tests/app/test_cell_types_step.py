@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from scipy.sparse import csr_array
 
 from dpmix.app import cell_types
 from dpmix.app.workspace import StaleError, Workspace
@@ -19,7 +18,6 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.opening import may_have_events
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.tree.decisions import decisions_path
-from dpmix.populations.types import types
 from dpmix.report import figures, page
 
 TABLE = """# from a textbook
@@ -178,16 +176,3 @@ def test_export_has_the_table(workspace: Workspace, loaded: Row) -> None:
     job = workspace.export("run.h5", "typed", ["csv"])
     workspace.jobs.stop_all()
     assert job["command"] == "dpmix gate run.h5 --output typed --types run.types.csv --format csv"
-
-
-def test_sparse_memberships_give_the_same_shares() -> None:
-    rng = np.random.default_rng(1)
-    memberships = rng.dirichlet(np.full(5, 0.2), 40).astype(np.float32)
-    memberships[memberships < 1e-3] = 0.0
-    memberships /= memberships.sum(axis=1, keepdims=True)
-    shares, evidence = rng.dirichlet(np.ones(4), 5), rng.gamma(0.3, 1.0, (40, 4)) + 1e-12
-    np.testing.assert_allclose(
-        cell_types.event_shares(csr_array(memberships), shares, evidence),
-        types.event_shares(memberships, shares, evidence),
-        rtol=1e-6,
-    )
