@@ -123,7 +123,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
         if round_ in CHOICES:
             outliers = cube.candidates(theta, kinds, proposal)
         logs = cube.evaluate(theta, outliers)
-        # The likelihoods do not depend on the kinds, so many steps cost little next to the evaluation above.
+        # The likelihoods do not depend on the kinds, and many steps cost little next to the evaluation above.
         for _ in range(EM_STEPS):
             joint = logs + (kinds.log_density(theta) - proposal)[:, :, None]
             weights = _normalise(joint)

@@ -109,7 +109,7 @@ def sweep(
     moves = Moves()
     if regroup is not None:
         stats, moves = regroup(stats, hyper, state.alpha)
-    # After the moves, which have parameters and sticks integrated out: both must be drawn anew given the
+    # After the moves, which have parameters and sticks integrated out: both must be drawn again given the
     # moved labels.
     conditional = normal_wishart.posterior(stats, hyper)
     tables = _draw_tables(state, stats, stream)

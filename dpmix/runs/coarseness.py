@@ -260,7 +260,7 @@ def _halves(events: Floats, weights: SampleWeights | None, seed: int) -> tuple[H
     half = min(len(events), MOST_EVENTS) // 2
     rows = Stream(seed, 0, 0).step(Step.COARSENESS).choice(len(events), size=2 * half, replace=False)
     halves = half_of(np.sort(rows[:half])), half_of(np.sort(rows[half:]))
-    # Random rows touch most pages of a mapped file, which would stay in memory beside the run.
+    # Random rows touch most pages of a mapped file, which would stay in memory during the run.
     release_pages(events, 0, len(events))
     return halves
 

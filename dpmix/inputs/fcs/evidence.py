@@ -208,7 +208,7 @@ def _continues(data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: C
             continue
         values = _clock_values(data, place, row, clock, edge)
         value = float(_clock_values(data, place, row, clock, [outside])[0])
-        # By the steps next to it: events outside must go on as the clock went, and most other bytes are far
+        # By the steps next to it: events outside must continue the clock, and most other bytes are far
         # off.
         limit = NEXT_STEP * float(np.abs(np.diff(values)).max(initial=0.0))
         step = sign * (float(values[0]) - value)

@@ -273,7 +273,7 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
         highest = logs.max(axis=1)
-        # The term beside the sum is the unknown type, whose evidence is 1.
+        # The term after the sum is the unknown type, whose evidence is 1.
         weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
         sizes = np.bincount(best, weights, len(right))
         for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
