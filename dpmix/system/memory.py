@@ -98,7 +98,7 @@ def _of_control_group(folder: Path) -> int | None:
     except (OSError, ValueError):  # no such group, or no limit ("max")
         return None
     cache = "total_inactive_file" if first_version else "inactive_file"
-    # The kernel drops these pages when memory is short.
+    # The system drops these pages when memory is short.
     idle = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
     return most - used + idle
 
