@@ -91,7 +91,8 @@ class FilePlan:
         """
         stored = self.read_stored(start, stop)
         stored = stored if rows is None else stored[rows]
-        raw = stored.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            raw = stored.astype(np.float64)
         for k in self.linearized:
             channel, place = self.source.details[k], self.columns.index(k)
             if channel.log and channel.range:
