@@ -145,9 +145,9 @@ class _Sweep:
     @property
     def checkpoint(self) -> Checkpoint:
         """The checkpoint from which the run resumes after this sweep."""
+        # Of the chains one sweep later: labels are not stored, so a resumed run draws them again from these
+        # states.
         states = [chain.state for chain in self.following]
-        # Of the chains one sweep later: the labels are not stored, so a resumed run draws them again from
-        # these states.
         counts = np.array([(chain.moves, chain.recent) for chain in self.following])
         return Checkpoint(states, states[0].iteration, {"counts": counts})
 

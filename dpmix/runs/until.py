@@ -55,7 +55,8 @@ NEGLIGIBLE_LIKELIHOOD = 0.002  # nats per event
 
 def is_check(n: int) -> bool:
     """Return whether the rule is applied after n sweeps of burn-in, or after n draws."""
-    # A check costs as much as the draws so far: every tenth of them keeps its share of the time constant.
+    # The cost of a check grows with the draws so far: a check at every tenth of them keeps its share of the
+    # time constant.
     return n >= FIRST_CHECK and n % (CHECK_EVERY * max(1, n // (10 * CHECK_EVERY))) == 0
 
 
@@ -208,8 +209,7 @@ class Plan:
             best = states[int(np.argmax([record.log_posterior for record in records]))]
             self._populations = interim_populations(best.weights, best.means, best.covariances)
         assert self._populations is not None
-        # A resumed run makes the sweeps after its checkpoint again, whose draws have been taken from the
-        # file.
+        # Not twice: a resumed run has taken the draws before its checkpoint from the file.
         if draw == len(self._proportions):
             proportions = [self._populations.proportions(state.weights, state.means) for state in states]
             self._proportions.append(np.stack(proportions))
