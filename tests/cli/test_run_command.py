@@ -36,7 +36,7 @@ OPTIONS = ("--seed", "5", "--threads", "1")  # of `whole`
 
 @pytest.fixture(scope="module", autouse=True)
 def small_maps() -> Iterator[None]:
-    """Draw maps of few events, which otherwise take a third of a command."""
+    """Draw maps of few events: these tests are not about them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedding, "MOST_EVENTS", 300)
         yield
