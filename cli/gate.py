@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     "--memberships", is_flag=True, help="Write the probabilities of all populations for each event."
 )
 @click.option(
-    "--map",
+    "--map/--no-map",
     "with_map",
-    is_flag=True,
-    help="Also draw a t-SNE map of up to 5,000 events (needs 'dpmix-cytometry[map]').",
+    default=None,
+    help="Draw a t-SNE map of the events, of 20,000 at random if there are more. Default: draw it if openTSNE "
+    "is installed ('dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",
@@ -98,6 +99,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --types pbmc-t
       dpmix gate run.h5 --output gated --types workspace.wsp
       dpmix gate run.h5 --output gated --strategy
+      dpmix gate run.h5 --output gated --no-map
       dpmix gate run.h5 --output flowjo --format wsp
       dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output gated --without-artefacts
