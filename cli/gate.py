@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     "--map/--no-map",
     "with_map",
     default=None,
-    help="Draw a t-SNE map of the events, of 20,000 at random if there are more. Default: draw it if openTSNE "
-    "is installed ('dpmix-cytometry[map]').",
+    help="Draw a t-SNE map of the events, of 20,000 at random if there are more. Default: draw it if "
+    "openTSNE is installed ('dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",

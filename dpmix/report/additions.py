@@ -78,8 +78,8 @@ class Additions:
         """
         if with_map:
             embedding.need()
-        if with_map is None and not (with_map := embedding.available()):
-            log.info(embedding.HINT)
+        if with_map is None:
+            with_map = embedding.available()
         manual = None if compare_with is None else ManualGates(Path(compare_with), "--compare")
         return cls(with_map, strategy or workspace, workspace, manual, tuple(judged))
 
@@ -135,8 +135,8 @@ class Additions:
         Yields
         ------
         callable
-            Waits for the map and returns it, given the most probable population of each event, int32 [N]; returns
-            None if none was asked for.
+            Waits for the map and returns it, given the most probable population of each event, int32 [N].
+            Returns None if none was asked for.
         """
         if not self.with_map:
             yield lambda population: None

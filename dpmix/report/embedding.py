@@ -1,9 +1,9 @@
 """The map of a gating: some events in two dimensions by t-SNE. Populations are not found on it.
 
 Its settings place 20,000 events in about 3 processor seconds, with neighbourhoods as good as those of settings
-that take far longer (docs/benchmarks/end-to-end.md#the-map): the 15 nearest neighbours, all with the same weight (Damrich,
-Böhm, Hamprecht and Kobak 2023, From t-SNE to UMAP with contrastive learning, ICLR), repulsion on a grid
-(Linderman et al. 2019, Nat. Methods 16:243) of wide cells, and few steps.
+that take far longer (docs/benchmarks/end-to-end.md): the 15 nearest neighbours, all with the same weight
+(Damrich et al. 2023, From t-SNE to UMAP with contrastive learning, ICLR), repulsion on a grid (Linderman et al.
+2019, Nat. Methods 16:243) of wide cells, and few steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream

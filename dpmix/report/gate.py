@@ -31,7 +31,7 @@ from dpmix.populations.summary import Summary
 from dpmix.populations.task import Task, prepare
 from dpmix.populations.type_draws import type_draws
 from dpmix.populations.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
-from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
+from dpmix.report import embedding, event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.additions import Additions
 from dpmix.report.labels import shown
 from dpmix.runs.coarseness import choice_of
@@ -154,6 +154,8 @@ def gate(
         overwrite,
         _inputs(task),
     )
+    if with_map is None and not asked.with_map:
+        log.info(embedding.HINT)
     with asked.drawing_map(task) as finished_map:
         with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
             found = task.find_populations(n_draws, level, n_populations, by_hand)

@@ -550,6 +550,20 @@ def test_a_map_without_its_package_is_refused_before_the_work(
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_a_map_is_left_out_on_request_and_where_its_package_is_missing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(embedding, "available", lambda: True)
+    monkeypatch.setattr(embedding, "place_events", lambda *given: pytest.fail("drew a map"))
+    options = {"n_draws": 2, "engine": ON_CPU, "overwrite": True}
+    assert gate.gate(folder / "run.h5", tmp_path, with_map=False, **options).map is None
+    caplog.set_level("INFO", "dpmix")
+    monkeypatch.setattr(embedding, "available", lambda: False)
+    assert gate.gate(folder / "run.h5", tmp_path, **options).map is None
+    assert "no map: openTSNE is not installed; pip install 'dpmix-cytometry[map]' adds it" in caplog.messages
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_map_its_package_and_files_do_not_matter(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -953,9 +967,13 @@ def test_gate_says_whether_chains_agree(
 
 
 @pytest.mark.slow
-def test_gate_draws_a_map_when_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [(), ("--map",)])
+def test_gate_draws_a_map_of_some_events(
+    asked: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
-    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", "--map"]
+    monkeypatch.setattr(embedding, "available", lambda: True)
+    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", *asked]
     dpmix("gate", folder / "run.h5", "--output", tmp_path, *options)
     assert {"figures/map.png", "figures/map.pdf"} < files_of(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
