@@ -21,9 +21,10 @@ from pycuda import driver
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines import cuda_device_lane, cuda_device_memory, cuda_device_pass
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_device_kernels import Kernels
+from dpmix.engines.cuda import lane, passes
+from dpmix.engines.cuda import memory as cuda_device_memory
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.kernels import Kernels
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 
@@ -94,7 +95,7 @@ def measure(n_chunks: int, n_devices: int, counted: IdleDriver) -> dict[str, flo
 
 def main() -> None:
     counted = IdleDriver()
-    for module in (cuda_device_lane, cuda_device_memory, cuda_device_pass):
+    for module in (lane, cuda_device_memory, passes):
         module.driver = counted  # type: ignore[attr-defined]
 
     def launch(*_: object) -> None:

@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import gate_files
-from dpmix.inputs.fcs_spillover import Spillover
-from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.fcs.spillover import Spillover
+from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.system.extras import require_extra
@@ -176,7 +176,8 @@ class ManualGates:
         Raises
         ------
         ConfigError
-            A transform is not one of logicle, biex, ArcSinh, log and linear, or a channel has several.
+            A transform is not one of logicle, biex, ArcSinh, log and linear, or its parameters are not valid,
+            or a channel has several.
         """
         strategy = self._gates_of(source).strategy
         if self._is_workspace:
@@ -194,11 +195,19 @@ class ManualGates:
             detector = _detector(source, name)
             if detector not in source.channels:  # FlowJo repeats transforms for compensated channels
                 continue
-            made = self._transform(name, strategy.transformations[reference])
+            made = self._valid_transform(name, strategy.transformations[reference])
             if found.setdefault(detector, made) != made:
                 problem = f"{self.path}: has several transforms of {name}"
                 raise ConfigError([f"{self._where}: {problem}; give one in data.transform"])
         return found
+
+    def _valid_transform(self, name: str, theirs: Any) -> Transform:
+        """Return `_transform`; `ConfigError` where the file's parameters make none."""
+        try:
+            return self._transform(name, theirs)
+        except (ValueError, ArithmeticError) as error:
+            problem = f"{self.path}: the transform of {name} is not valid ({error})"
+            raise ConfigError([f"{self._where}: {problem}; give a transform in data.transform"]) from None
 
     def _transform(self, name: str, theirs: Any) -> Transform:
         """Return a transform of FlowKit as one of dpmix."""
