@@ -173,11 +173,11 @@ def _strategies(found: Gating) -> list[str]:
     lines = ["gating strategy (gates in two markers, one inside the other):", f"{'':7} purity   yield    F1"]
     for p, strategy in enumerate(found.strategies):
         if not strategy.gates:
-            lines.append(f"  {p + 1:3d}   no gates")
+            lines.append(f"  {found.number(p):3d}   no gates")
             continue
         gates = ", then ".join(" and ".join(found.channels[c] for c in g.channels) for g in strategy.gates)
         purity, recovered, f1 = strategy.purity[-1], strategy.recovered[-1], strategy.f1[-1]
-        lines.append(f"  {p + 1:3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
+        lines.append(f"  {found.number(p):3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
     return lines
 
 
@@ -189,7 +189,7 @@ def _comparison(found: Gating) -> list[str]:
     matches, (unions, union_f1) = compared.matches(), compared.unions()
     lines = [f"gates of {compared.source}:", "  population    F1   union F1  gate"]
     for g, p in enumerate(matches.tolist()):
-        matched = f"{p + 1:10d}  {compared.f1[g, p]:.2f}" if p >= 0 else f"{'none':>10}      "
+        matched = f"{found.number(p):10d}  {compared.f1[g, p]:.2f}" if p >= 0 else f"{'none':>10}      "
         union = f"{union_f1[g]:.2f} ({len(unions[g])})"
         lines.append(f"  {matched}  {union:>9}  {compared.gates[g]}")
     leaves = compared.leaves & (compared.sizes > 0)
@@ -215,5 +215,5 @@ def _table(found: Gating) -> list[str]:
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
     for p, title in enumerate(found.titles):
-        lines.append(f"  {p + 1:3d}  {shares[p]:>7}{ends[p]}  {title}")
+        lines.append(f"  {found.number(p):3d}  {shares[p]:>7}{ends[p]}  {title}")
     return lines

@@ -227,7 +227,7 @@ def _summary(found: Gating) -> list[str]:
     lines = [f"{found.n_events.sum():,} events, {found.n_populations} populations"]
     for p, title in enumerate(found.titles[:SHOWN]):
         ends = f" ({low[p]:.2%} to {high[p]:.2%})" if len(found.draws) > 1 else ""
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends}  {title}")
+        lines.append(f"  {found.number(p):3d}  {mean[p]:7.2%}{ends}  {title}")
     if found.n_populations > SHOWN:
         rest = mean[SHOWN:].sum()
         lines.append(f"       {rest:7.2%}  in {found.n_populations - SHOWN} smaller populations")

@@ -168,7 +168,7 @@ class Additions:
         if self.manual:
             samples = gated_samples(task.events, self.manual)
             compared = compare(as_text(self.manual.path), samples, population, gating.n_populations)
-            tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
+            tables.write_comparison(folder / COMPARISON, compared, gating)
             warnings = *gating.warnings, *unread_gates(task.events, self.manual)
             gating = replace(gating, comparison=compared, warnings=warnings)
         if gating.exploration:
@@ -186,7 +186,7 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
         gating = replace(gating, explored_strategy=find_strategies(events, is_found, 2, seed)[1])
     unions = unions_of(gating.tree, gating.modes)
     gating = replace(gating, hierarchy=find_nested(events, population, found, unions, seed))
-    hierarchy = nested(gating.hierarchy)
+    hierarchy = nested(gating, gating.hierarchy)
     tables.write_strategy(folder / TABLE, gating)
     tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)
     parent = task.config.data.gate.population if task.config.data.gate else ""

@@ -131,7 +131,7 @@ def _some(names: Sequence[str]) -> str:
 def _who(study: Study, population: int) -> tuple[object, ...]:
     """Return the cells that name a response: number and phenotype of a population, or a type."""
     name = study.draws.phenotypes[population]
-    return (name,) if study.draws.by_type else (population + 1, name)
+    return (name,) if study.draws.by_type else (study.draws.number(population), name)
 
 
 def _head(study: Study) -> tuple[str, ...]:

@@ -389,7 +389,7 @@ def _write_events(
         channels=task.events.channels,
         samples=task.events.samples,
         sources=task.events.sources,
-        n_populations=found.n_populations,
+        labels=found.labels or range(1, found.n_populations + 1),
         memberships=memberships,
         explored=explored is not None,
         to_raw=None if moved is None else task.events.scaling.transformed_to_raw,

@@ -94,7 +94,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     """Return an effect as a sentence."""
     middle, low, high = (end[q] for end in effects.intervals)
     phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
-    where = phenotype if study.draws.by_type else f"population {effects.populations[q] + 1}"
+    where = phenotype if study.draws.by_type else f"population {study.draws.number(effects.populations[q])}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
     elif effects.is_ratio:

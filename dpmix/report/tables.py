@@ -130,10 +130,11 @@ def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns = ["population", "phenotype", "events", "step", "gate", "x", "y"]
     yield [*columns, "gated", "purity", "yield", "f1", "shape", "shortfall"]
     for p, (phenotype, strategy) in enumerate(_isolated(gating)):
-        known = [p + 1, phenotype, strategy.size]
+        number = extended(gating).number(p)
+        known = [number, phenotype, strategy.size]
         n_steps = len(strategy.gates)
         for k, gate in enumerate(strategy.gates):
-            name, names = gate_name(p, k, n_steps), [gating.channels[c] for c in gate.channels]
+            name, names = gate_name(number, k, n_steps), [gating.channels[c] for c in gate.channels]
             measured = [strategy.selected[k], strategy.purity[k], strategy.recovered[k], strategy.f1[k]]
             yield [*known, k + 1, name, *names, *measured, _shape(gate), _shortfall(strategy, k)]
         if not n_steps:
@@ -166,7 +167,7 @@ def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> 
 def _hierarchy_rows(gating: Gating, nodes: Sequence[NamedGates]) -> Iterator[Sequence[object]]:
     yield ["gate", "parent", "populations", "shape", "x", "y", "gated", "purity", "yield", "f1", "shortfall"]
     for node in nodes:
-        numbers = " ".join(f"{population + 1}" for population in node.populations)
+        numbers = " ".join(str(gating.number(p)) for p in node.populations)
         own = node.strategy
         for name, parent, k in node.rows():
             gate = own.gates[k]
@@ -183,7 +184,7 @@ def _shape(gate: Gate) -> str:
     return "ellipse" if isinstance(gate, EllipseGate) else "polygon"
 
 
-def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[str]) -> None:
+def write_comparison(path: Path, comparison: Comparison, gating: Gating) -> None:
     """Write compare.csv: one row per gate of the workspace.
 
     `population` is the population matched with the gate, `shared events` counts the events in both, and `f1`
@@ -196,10 +197,10 @@ def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[st
     DataError
         The file cannot be written.
     """
-    write_text(path, _lines(_comparison_rows(comparison, phenotypes)))
+    write_text(path, _lines(_comparison_rows(comparison, gating)))
 
 
-def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Iterator[Sequence[object]]:
+def _comparison_rows(comparison: Comparison, gating: Gating) -> Iterator[Sequence[object]]:
     yield [
         *("gate", "has gates inside", "events", "population", "phenotype", "population events"),
         *("shared events", "f1", "union", "union f1"),
@@ -207,9 +208,9 @@ def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Itera
     unions, union_f1 = comparison.unions()
     for g, p in enumerate(comparison.matches().tolist()):
         known = [comparison.gates[g], not comparison.leaves[g], comparison.sizes[g]]
-        own = [p + 1, phenotypes[p], comparison.populations[g, p], comparison.overlap[g, p]]
+        own = [gating.number(p), gating.phenotypes[p], comparison.populations[g, p], comparison.overlap[g, p]]
         matched = [*own, comparison.f1[g, p]] if p >= 0 else [""] * 5
-        yield [*known, *matched, " ".join(str(q + 1) for q in unions[g]), union_f1[g]]
+        yield [*known, *matched, " ".join(str(gating.number(q)) for q in unions[g]), union_f1[g]]
 
 
 def write_explored(path: Path, gating: Gating) -> None:
@@ -267,7 +268,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     quantiles, full = gating.measured_quantiles, extended(gating).full_phenotypes
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
-            *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
+            *(gating.number(p), *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
             *(gating.certainty[p], full[p], *gating.artefacts[p : p + 1]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
@@ -275,7 +276,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
-            *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
+            *(own.number, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
             *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
             *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
@@ -293,7 +294,7 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
         for p, phenotype in enumerate(gating.phenotypes):
             yield [
                 *known,
-                p + 1,
+                gating.number(p),
                 *titles[p],
                 phenotype,
                 gating.sizes[s, p],
@@ -304,7 +305,7 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
         if explored is not None:
             found, events = int(explored.sizes[s]), int(gating.n_events[s])
             share = found / events if events else math.nan
-            row = [explored.index + 1, NAME, JUDGING, explored.phenotype, found, share]
+            row = [explored.number, NAME, JUDGING, explored.phenotype, found, share]
             yield [*known, *row, "", ""]
 
 
@@ -367,7 +368,7 @@ def _explored(gating: Gating, own: Explored | None) -> dict[str, object] | None:
     found = gating.exploration.found
     numbers = {"number": found.number, "low": found.low, "high": found.high}
     return {
-        "population": own.index + 1,
+        "population": own.number,
         "name": NAME,
         "phenotype": own.phenotype,
         "events": int(own.sizes.sum()),

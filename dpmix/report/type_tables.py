@@ -141,7 +141,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         shares = together[:, p] / max(size, 1)
         most = int(shares.argmax())
         best = (names[most], f"{shares[most]:.4f}") if size else ("", "")
-        yield p + 1, gating.titles[p], size, *best, *(f"{share:.4f}" for share in shares)
+        yield gating.number(p), gating.titles[p], size, *best, *(f"{share:.4f}" for share in shares)
 
 
 def unknown_populations(gating: Gating) -> list[int]:
@@ -180,7 +180,7 @@ def suggested(gating: Gating) -> TypeTable | None:
                 levels[k, types.columns[m]] = [not low[k], *[bool(low[k])] * 3]
     return replace(
         table,
-        types=tuple(f"unknown {p + 1}" for p in unknown),
+        types=tuple(f"unknown {gating.number(p)}" for p in unknown),
         levels=levels,
         doubt=np.full(levels.shape[:2], np.nan),
         parents=("",) * len(unknown),
@@ -193,7 +193,7 @@ def suggested(gating: Gating) -> TypeTable | None:
 def _suggested_rows(gating: Gating) -> list[list[str]]:
     if not types_of(gating).table.markers:  # of examples: phenotypes, which a table can have
         phenotypes = gating.full_phenotypes
-        rows = [[f"unknown {p + 1}", phenotypes[p]] for p in unknown_populations(gating)]
+        rows = [[f"unknown {gating.number(p)}", phenotypes[p]] for p in unknown_populations(gating)]
         return [[NAMES[0], NARROW[0]], *rows]
     found = suggested(gating)
     return type_lines(types_of(gating).table)[:1] if found is None else type_lines(found)
@@ -296,7 +296,7 @@ def section(gating: Gating) -> dict[str, Any]:
     return {
         "source": types.table.source,
         "rows": rows,
-        "populations": [str(p + 1) for p in range(shown(gating))],
+        "populations": [str(gating.number(p)) for p in range(shown(gating))],
         "notes": [one.text for one in findings(gating) if one.finding != "cell"],
         "suggested": len(unknown_populations(gating)),
     }
