@@ -120,8 +120,9 @@ def one_population_warning(gating: Gating) -> str | None:
         return None
     return (
         f"population {gating.number(largest)} has {percent(size[largest])} of the events in {n_channels} "
-        "channels: if there are several cell types, look at the transform of each channel (dpmix info), use the "
-        "channels that tell them apart (data.channels), and give the error of a measurement (data.resolution)"
+        "channels: if there are several cell types, look at the transform of each channel (dpmix info), use "
+        "the channels that tell them apart (data.channels), and give the error of a measurement "
+        "(data.resolution)"
     )
 
 

@@ -68,7 +68,7 @@ def write(
     samples = [source.name for source in sources]
     options: dict[str, Any] = {"channels": CHANNELS, "samples": samples, "sources": sources}
     with open_writers(
-        directory, formats, **options, n_populations=N_POPULATIONS, memberships=memberships
+        directory, formats, **options, labels=range(1, N_POPULATIONS + 1), memberships=memberships
     ) as files:
         for block in WHOLE[: len(sources)]:
             for part in parted(block, size):
@@ -185,7 +185,7 @@ def test_fcs_of_samples_without_events_that_were_gated(tmp_path: Path, sources: 
         files.write(WHOLE[1])
         with pytest.raises(ValueError, match="comes after sample 1"):
             files.write(WHOLE[0])
-        files.finish(small_gating(channels=CHANNELS, labels=range(1, 5)))
+        files.finish(small_gating(channels=CHANNELS, n_populations=4))
     sums = [
         flowio.FlowData(path).as_array(preprocess=False)[:, -4].sum()
         for path in sorted((tmp_path / "out").iterdir())
@@ -224,7 +224,7 @@ def test_row_groups_are_large_and_blocks_can_be_reused(
             files.write(used)
             for name in names:
                 getattr(used, name)[:] = 0
-        files.finish(small_gating(channels=CHANNELS, labels=range(1, 5)))
+        files.finish(small_gating(channels=CHANNELS, n_populations=4))
     file = parquet.ParquetFile(tmp_path / "out" / "events.parquet")
     groups = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
     assert min(groups[:-1]) >= 250
