@@ -88,7 +88,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for example for FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
-      workspace.wsp        with --format wsp: these gates, and those of cell types, for FlowJo 10
+      workspace.wsp        with --format wsp: these gates, and gates of cell types, for FlowJo 10
       workspace.csv        with --format wsp: purity, yield and F1 of each gate of the workspace
 
     \b

@@ -108,7 +108,7 @@ def gate_anndata(
     KeyError
         There is no such layer, array or column.
     ConfigError, DataError, EngineError, OutputError
-        As of `dpmix.run_mcmc`.
+        As in `dpmix.run_mcmc`.
     """
     if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
         raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")

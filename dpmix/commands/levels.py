@@ -68,7 +68,7 @@ def levels(
     run_file, output : str or Path
         Run file, and the folder to write to, created if missing.
     n_draws, level, n_populations, decisions, engine, overwrite
-        As of `dpmix.commands.gate.gate`.
+        As in `dpmix.commands.gate.gate`.
 
     Raises
     ------

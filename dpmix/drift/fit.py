@@ -154,7 +154,7 @@ def fit_blocks(
     prior : SignalPrior
         Of blocks.
     correlation, threads, device
-        As of `fit`.
+        As in `fit`.
     """
     n = len(times)
     if n <= COARSEST or correlation not in MARKOV:

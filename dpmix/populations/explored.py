@@ -132,7 +132,7 @@ def phenotype(
     quartiles : float64 [2, P, D]
         Of the populations of the mixture.
     levels, sizes, channels
-        As of `dpmix.populations.events.names.names_of`.
+        As in `dpmix.populations.events.names.names_of`.
     """
     lower, upper = np.concatenate([quartiles, quantiles[[1, 3], None]], axis=1)
     return names_of(lower, upper, levels, [*sizes, found], channels)[-1]

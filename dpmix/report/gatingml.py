@@ -219,10 +219,11 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 def shortest(gating: Gating) -> list[NamedGates]:
     """Return the named shortest sequences of all populations, last of the explored cells."""
     added = () if gating.explored_strategy is None else (gating.explored_strategy,)
+    numbers = *gating.all_numbers, max(gating.all_numbers) + 1
     return [
         NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)
         for p, strategy in enumerate((*gating.strategies, *added))
-        for title in [f"population_{extended(gating).number(p)}"]
+        for title in [f"population_{numbers[p]}"]
     ]
 
 

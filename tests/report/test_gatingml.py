@@ -32,7 +32,12 @@ METHODS = {
     "linear": {"method": "linear"},
 }
 
-NO_CELLS: dict[str, Any] = {"exploration": None, "explored_strategy": None}  # found by judging
+NO_CELLS: dict[str, Any] = {  # found by judging
+    "exploration": None,
+    "explored_strategy": None,
+    "all_numbers": tuple(range(1, 20)),
+    "number": lambda population: population + 1,
+}
 
 
 def write_cells(path: Path, **keywords: str) -> Path:

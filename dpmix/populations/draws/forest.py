@@ -355,7 +355,7 @@ def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]
     own : int64 [J]
         Population of each component of the mean density.
     votes : iterable of float64 [K, P] and int64 [K]
-        As of `cast_votes`, one for each draw.
+        As in `cast_votes`, one for each draw.
     """
     found = [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes]
     components = np.array(found, np.int64)
