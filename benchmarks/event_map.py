@@ -4,8 +4,8 @@
     python benchmarks/event_map.py --quick    # few events, to build/: a check
 
 The settings are those of dpmix, of openTSNE by default, and of dpmix before (5,000 events). Neighbours are
-measured by the trustworthiness of scikit-learn (15 neighbours) of at most 4,000 of the events on the map, and by
-the share of the 15 nearest events on the map that have the same manual gate. The events are labelled sets of
+measured by the trustworthiness of scikit-learn (15 neighbours) of at most 4,000 events on the map, and by the
+share of the 15 nearest events on the map that have the same manual gate. The events are labelled sets of
 ../shared, which are not part of this project. The table is on docs/benchmarks/end-to-end.md, from
 benchmarks/results/event_map.json.
 """

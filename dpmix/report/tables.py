@@ -337,7 +337,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     modes = [
         {
             "mode": mode,
-            "population": int(gating.modes[mode]) + 1,
+            "population": gating.number(int(gating.modes[mode])),
             "height": _finite(tree.heights[mode]),
             "point": dict(zip(gating.channels, places[mode].tolist(), strict=True)),
             "components": members,
@@ -353,6 +353,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
         "draws": [{"chain": chain, "draw": draw} for chain, draw in gating.draws[gating.pooled].tolist()],
         "level": _finite(gating.level),
         "why": gating.why,
+        "numbers": list(gating.all_numbers),
         "phenotypes": list(gating.phenotypes),
         "names": list(gating.names),
         "modes": modes,

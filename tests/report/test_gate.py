@@ -1139,11 +1139,20 @@ def test_decisions_name_merge_and_colour_populations(
     np.testing.assert_allclose(given.counts[..., 0], gated.counts[..., :2].sum(axis=-1), rtol=0.02)
     rows = list(csv.DictReader((folder / "decided" / "populations.csv").open(encoding="utf-8")))
     assert [row["name"] for row in rows] == list(given.names)
+    kept = [given.labels[0], *range(3, gated.n_populations + 1)]  # that of the larger one of both
+    assert kept[0] in (1, 2)
+    assert [int(row["population"]) for row in rows] == list(given.labels) == kept
+    listed = events(folder / "decided").population
+    assert set(listed) <= set(kept)
+    np.testing.assert_array_equal(
+        np.bincount(np.searchsorted(kept, listed), minlength=len(kept)), given.sizes.sum(axis=0)
+    )
+    assert SampleDraws.read(folder / "decided").labels == given.labels
     assert (
         "name" not in csv.DictReader((folder / "all" / "populations.csv").open(encoding="utf-8")).fieldnames
     )
     keywords = flowio.FlowData(str(folder / "decided" / "a.gated.fcs")).text
-    assert keywords["dpmix_population_1"] == "1 not B"
+    assert keywords[f"dpmix_population_{kept[0]}"] == f"{kept[0]} not B"
     assert (json.loads((folder / "decided" / "tree.json").read_text())["names"]) == list(given.names)
     report = (folder / "decided" / "report.html").read_text(encoding="utf-8")
     assert "<b>not B</b>" in report
@@ -1157,7 +1166,7 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
         main, ["gate", str(folder / "run.h5"), "--output", str(folder / "by_cli"), "--decisions", str(path)]
     )
     assert done.exit_code == 0, done.output
-    assert re.search(r"^ +1 .*  not B$", done.output, re.M)
+    assert re.search(r"^ +[12] .*  not B$", done.output, re.M)
     pandas.testing.assert_frame_equal(events(folder / "by_cli"), events(folder / "decided"))
     arguments = ["gate", str(folder / "run.h5"), "--output", str(folder / "none"), "--decisions", str(path)]
     refused = CliRunner().invoke(main, [*arguments, "--level", "3"])
