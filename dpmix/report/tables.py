@@ -95,6 +95,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         samples=gating.samples,
         phenotypes=gating.phenotypes,
         names=gating.names,
+        labels=gating.labels,
         channels=gating.measured_channels[: len(gating.channels) + n_state],
         n_state=n_state,
         errors=gating.median_errors,
