@@ -236,6 +236,8 @@ def populations_of(
     partition = forest.partitions(rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
+    # One draw has to stand for all where a number of a component is needed: the most typical one, not the
+    # last.
     reference = reference_of(estimate, partition)
     components = components_of(forest, own, cast_votes(forest, shares))
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
