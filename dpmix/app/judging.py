@@ -262,7 +262,7 @@ def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, 
     ends = explored.proportions(found, len(events.values))
     own = colour(explored.free_colour(chosen.colours, len(chosen.names)))
     return {
-        "number": len(chosen.names) + 1,
+        "number": max(chosen.labels) + 1,
         "name": explored.NAME,
         "phenotype": phenotype,
         "colour": own,

@@ -55,7 +55,7 @@ def settings(
 
 
 def environment(count: int = 1, **options: object) -> dict[str, str]:
-    """Return the environment of a process with emulated devices; options as of `settings`."""
+    """Return the environment of a process with emulated devices; options as in `settings`."""
     return {**os.environ, "LD_LIBRARY_PATH": str(FOLDER), **settings(count, **options)}  # type: ignore[arg-type]
 
 
