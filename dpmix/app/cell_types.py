@@ -382,7 +382,7 @@ def with_population(
     table = one.table
     if not 0 <= population < len(chosen.names):
         raise ConfigError([f"population: need a number from 0 to {len(chosen.names) - 1}"])
-    of_event = population_of_events(live, chosen)[drawn.rows]
+    number, of_event = chosen.labels[population], population_of_events(live, chosen)[drawn.rows]
     if not (of_event == population).any():
         raise ConfigError(
             [f"population {chosen.labels[population]} has none of the {len(of_event):,} events"]
