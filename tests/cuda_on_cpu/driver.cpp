@@ -79,6 +79,7 @@ struct Device {
     unsigned long long bytes_up = 0, bytes_down = 0;
     unsigned sleeping = 0, spinning = 0;  // waits for events, by how the thread waits
     std::map<std::string, int> calls;
+    int idle_calls = 0;
     bool dead = false;
 };
 
@@ -128,9 +129,19 @@ size_t memory_of(int device) {
     return strtoull(value, nullptr, 10);
 }
 
+// DPMIX_EMULATED_IDLE: 1 for devices that do nothing: launches and copies end at once, memory is zero.
+bool idle() {
+    static const bool set = number("DPMIX_EMULATED_IDLE", 0) != 0;
+    return set;
+}
+
 // DPMIX_EMULATED_FAIL: device:call:n,... The device's n-th such call fails, and so does every later call on
 // it. The call "any" counts all calls.
 bool fails(int device, const std::string& call) {
+    if (idle()) {
+        devices[device].idle_calls++;
+        return false;
+    }
     static std::string last;
     const std::string failures = setting("DPMIX_EMULATED_FAIL");
     if (failures != last) {
@@ -176,7 +187,8 @@ CUresult finish(Context& context) {
 }
 
 std::shared_ptr<Record> record(Stream& stream) {
-    auto made = std::make_shared<Record>(Record{&stream, false, {}});
+    auto made = std::make_shared<Record>(Record{&stream, idle(), Clock::now()});
+    if (idle()) return made;
     stream.waiting.push_back([made] {
         made->done = true;
         made->time = Clock::now();
@@ -191,6 +203,7 @@ void wait_for(Stream& stream, std::shared_ptr<Record> earlier) {
 
 // The default stream waits for the others, and they wait for it. After an error, no more operations run.
 void enqueue(Stream& stream, const Operation& operation) {
+    if (idle()) return;
     Context& context = *stream.context;
     for (Stream* other : context.streams) {
         const bool ordered =
@@ -225,7 +238,7 @@ char* allocate(size_t bytes) {
     char* memory = nullptr;
     if (posix_memalign((void**)&memory, GUARD_BYTES, bytes + 2 * GUARD_BYTES)) return nullptr;
     memset(memory, GUARD, GUARD_BYTES);
-    memset(memory + GUARD_BYTES, POISON, bytes);
+    memset(memory + GUARD_BYTES, idle() ? 0 : POISON, bytes);
     memset(memory + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
     return memory + GUARD_BYTES;
 }
@@ -323,7 +336,7 @@ CUresult copy_up(Stream& stream, CUdeviceptr to, const void* from, size_t bytes)
     Context& context = *stream.context;
     if (!inside(context.memory, (void*)to, bytes)) return foreign();
     std::shared_ptr<std::string> aside;  // pageable memory is read before the call returns
-    if (!page_locked(from, bytes)) aside = std::make_shared<std::string>((const char*)from, bytes);
+    if (!idle() && !page_locked(from, bytes)) aside = std::make_shared<std::string>((const char*)from, bytes);
     enqueue(stream, [&context, to, from, bytes, aside] {
         memcpy((void*)to, aside ? aside->data() : from, bytes);
         devices[context.device].bytes_up += bytes;
@@ -419,7 +432,7 @@ extern "C" {
 // Calls on a device since DPMIX_EMULATED_FAIL changed.
 int dpmix_emulated_calls(int device) {
     const std::lock_guard<std::recursive_mutex> held(lock);
-    return devices[device].calls["any"];
+    return idle() ? devices[device].idle_calls : devices[device].calls["any"];
 }
 
 // Waits for events of a device since the start of the process in which the thread sleeps (1) or spins (0).
