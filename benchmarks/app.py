@@ -27,7 +27,7 @@ from record import arguments, read_results, said, write_results
 
 from dpmix.app import counting, live
 from dpmix.app.jobs import PROGRAM
-from dpmix.populations.decisions import Cut
+from dpmix.populations.tree.decisions import Cut
 
 EVENTS = (50_000, 1_000_000)
 SETTINGS = ("mcmc.chains=2", "mcmc.burn_in=15", "mcmc.draws=50", "mcmc.until=null", "model.components=64")

@@ -40,9 +40,9 @@ from sklearn.metrics import f1_score
 
 import dpmix
 from dpmix.inputs.type_table import TypeTable, read_types
-from dpmix.populations.levels import log_factors
-from dpmix.populations.task import Task, prepare
-from dpmix.populations.types import Types, assign_types, types_by_population
+from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.types.levels import log_factors
+from dpmix.populations.types.types import Types, assign_types, types_by_population
 
 TABLES = TOOLS.parent / "data" / "tables"
 SETS = {

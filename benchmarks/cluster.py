@@ -28,9 +28,10 @@ from mixtures import sample
 from record import write_results
 
 from dpmix.config.engine import ClusterConfig, EngineConfig
-from dpmix.engines import cluster_part, exact
-from dpmix.engines.cluster import ClusterEngine
-from dpmix.engines.cluster_connect import connected
+from dpmix.engines import exact
+from dpmix.engines.cluster import part
+from dpmix.engines.cluster.connect import connected
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.cpu import CpuEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture
@@ -102,7 +103,7 @@ def bytes_of_a_sweep(folder: Path) -> dict[str, object]:
             for sweep in range(3):
                 engine.draw_labels(mixture, Key(1, 0, 1 + sweep))
             found[n] = (bytes_sent(engine) - before) / 3
-    parameters = cluster_part.size_of_mixture(mixture)
+    parameters = part.size_of_mixture(mixture)
     statistics = 4 * 8 * (K * (D + 1) * (D + 2) // 2 + 1)
     print(f"bytes of a sweep on two workers: {found}; parameters {parameters}, statistics {statistics}")
     return {

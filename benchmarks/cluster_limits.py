@@ -30,7 +30,7 @@ from record import FOLDER, write_results
 
 Array = npt.NDArray[np.float64]
 
-FAN_IN = 8  # of dpmix.engines.cluster
+FAN_IN = 8  # of dpmix.engines.cluster.engine
 JITTER = 0.05
 WORKERS = (1, 3, 10, 30, 100, 300, 1000)
 EVENTS = (10**6, 10**7, 10**8, 10**9, 10**10)

@@ -20,7 +20,7 @@ from mixtures import sample
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 

@@ -22,7 +22,7 @@ from record import write_results
 from rich.console import Console
 from rich.table import Table
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model.streams import Key
 
 ISSUES_PER_SECOND = 132 * 4 * 1.98e9

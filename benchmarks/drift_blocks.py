@@ -29,7 +29,8 @@ from dpmix.drift.averages import average, group_starts
 from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import SignalFit, SignalPrior, fit, fit_blocks
 from dpmix.drift.judge import NORMAL_95
-from dpmix.drift.likelihood import likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import make_points
 from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points
 

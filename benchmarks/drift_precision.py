@@ -29,8 +29,10 @@ from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import CORRELATIONS, Covariance
+from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit, SignalPrior, fit
-from dpmix.drift.likelihood import NEIGHBOURS, Device, Points, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import NEIGHBOURS, Points, make_points
 from dpmix.errors import DpmixError
 
 N_POINTS, DURATION = 500, 100.0
@@ -90,7 +92,7 @@ def curve(points: Points, found: SignalFit) -> tuple[np.ndarray, np.ndarray]:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Return a row for each recording; an error that float32 was refused for is None."""
-    from dpmix.engines import cuda_drift  # needs a driver, and the table of the page does not
+    from dpmix.engines.cuda import drift as cuda_drift  # needs a driver, and the table of the page does not
 
     # All forms run the same arithmetic, and an emulated device has no use for several threads per point.
     cuda_drift.variant = lambda n, m: "vecchia_threads"

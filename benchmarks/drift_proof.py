@@ -37,7 +37,7 @@ from dpmix.drift.judge import Judgement, judge
 from dpmix.drift.summaries import block_starts, summarise
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.recording import Recording, study
-from dpmix.inputs.simulate import COFACTOR, DYES, SCATTER, cytometry_like
+from dpmix.inputs.simulate.simulation import COFACTOR, DYES, SCATTER, cytometry_like
 from dpmix.inputs.steadiness import correct
 
 EVENTS, QUICK_EVENTS = 30_000, 8_000

@@ -23,7 +23,7 @@ import numpy as np
 from record import DPMIX, arguments, read_results, said, write_results
 
 from dpmix.drift.summaries import block_starts
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 
 CHANNELS = ("Time", "steady", "wave", "step", "fast wave")
 SIZES = (100_000, 1_000_000)

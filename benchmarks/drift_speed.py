@@ -27,7 +27,8 @@ from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import SignalPrior, fit
-from dpmix.drift.likelihood import Points, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import Points, make_points
 from dpmix.engines.cpu import instruction_sets
 from dpmix.system.cores import usable_cores
 

@@ -44,9 +44,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from dpmix.inputs.opening import open_places
 from dpmix.inputs.type_examples import Examples
-from dpmix.populations import examples as model
-from dpmix.populations.find import Populations
-from dpmix.populations.task import Task, prepare
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.types import examples as model
 
 EVENTS, SETTINGS = 20_000, {"burn_in": 400, "draws": 200}
 TRAINED = {

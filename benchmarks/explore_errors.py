@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from record import arguments, read_results, said, write_results
 
-from dpmix.engines.cuda_devices import describe, devices
+from dpmix.engines.cuda.devices import describe, devices
 from dpmix.explore.covariance import SHAPES, Covariance, first_covariance
 from dpmix.explore.learn import LIMIT, learn
 from dpmix.explore.posterior import EventPosterior, Judged
@@ -31,7 +31,7 @@ from dpmix.explore.screen import SIZE
 from dpmix.model.mixture import Array, Floats, Ints
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
 DIM, BLOCK, SEED = 20, 10_000, 1
 N_EVENTS, ON_CUDA, N_JUDGED = 100_000, 20_000, (100, 500)
@@ -107,7 +107,7 @@ def covariances(events: Floats, points: Array, values: Array) -> Iterator[tuple[
 
 def measure(events: Floats, points: Array, values: Array, covariance: Covariance) -> dict[str, object]:
     """Return quantiles of the errors, and the number of events that have other bits by the CUDA kernel."""
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     own = in_screens(events, covariance, points, values)
     mean, sd = exact(own.judged, events)

@@ -10,7 +10,7 @@ import time
 from gpu_device import CHANNELS, TINY_CHANNELS
 from gpu_output import Output, parser
 
-from dpmix.engines import cuda
+from dpmix.engines.cuda import engine as cuda
 from dpmix.kernels import build
 
 

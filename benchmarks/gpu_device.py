@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from dpmix.engines import cuda
+from dpmix.engines.cuda import engine as cuda
 from dpmix.errors import DpmixError
 from dpmix.kernels.build import find_nvcc, release
 

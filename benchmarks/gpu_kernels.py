@@ -30,10 +30,10 @@ from gpu_limits import SOURCE, milliseconds
 from gpu_output import Output, parser
 from mixtures import KINDS, Kind, Parameters, Sample, sample
 
-from dpmix.drift.likelihood import make_points
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_cohort import CudaCohortEngine
-from dpmix.engines.cuda_device_kernels import Kernels
+from dpmix.drift.points import make_points
+from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.kernels import Kernels
 from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
 from dpmix.model.mixture import Mixture, SampleTerms
@@ -202,7 +202,7 @@ def time_paper(driver: Any, data: Sample, launches: int) -> dict[str, float]:
 
 def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[str, float]:
     """Return median milliseconds of the kernels of Vecchia's likelihood of a recording of n points."""
-    from dpmix.engines.cuda_drift import SUMS, launch
+    from dpmix.engines.cuda.drift import SUMS, launch
 
     random = np.random.default_rng(1)
     times = np.sort(random.uniform(0.0, 100.0, n))
@@ -231,8 +231,8 @@ def time_vecchia(driver: Any, n: int, n_neighbours: int, launches: int) -> dict[
 
 def time_local(driver: Any, n: int, size: int, launches: int) -> dict[str, float]:
     """Return median milliseconds of the kernels of local Gaussian processes at n times, from n points."""
-    from dpmix.engines.cuda_drift import CANDIDATES
-    from dpmix.engines.cuda_drift import THREADS as FIT_THREADS
+    from dpmix.engines.cuda.drift import CANDIDATES
+    from dpmix.engines.cuda.drift import THREADS as FIT_THREADS
 
     random = np.random.default_rng(1)
     times = np.sort(random.uniform(0.0, 0.1 * n, n))
@@ -261,7 +261,7 @@ def time_local(driver: Any, n: int, size: int, launches: int) -> dict[str, float
 
 def time_posterior(driver: Any, data: Sample, launches: int) -> dict[str, float]:
     """Return median milliseconds of both kernels of the pass of a Gaussian process, on all events at once."""
-    from dpmix.engines.cuda_gaussian_process import tables
+    from dpmix.engines.cuda.gaussian_process import tables
 
     (n_events, dim), n = data.events.shape, len(data.now.weights)
     layout, random = Layout(dim), np.random.default_rng(1)

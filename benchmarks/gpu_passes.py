@@ -14,8 +14,8 @@ from gpu_floors import SCREEN
 from gpu_kernels import halved, split_of
 from mixtures import sample
 
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 

@@ -22,7 +22,7 @@ from gpu_output import Output, parser
 from gpu_sweeps import Chains, median
 from mixtures import Sample, sample
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model.prior import Prior
 
 SKIPPED = 3

@@ -19,7 +19,7 @@ from mixtures import sample
 
 from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model.mixture import Stats
 from dpmix.model.streams import Key
 

@@ -20,7 +20,7 @@ from gpu_output import Output, parser
 from mixtures import Sample, sample
 
 from dpmix.engines.base import Engine
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model import bem, gibbs
 from dpmix.model.mixture import State, Stats, mixture_of
 from dpmix.model.prior import Prior

@@ -27,16 +27,16 @@ from rich.table import Table
 from sampler import some_stats
 from threadpoolctl import threadpool_limits
 
+from dpmix.commands import gate
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.inputs import preprocess
-from dpmix.inputs.simulate import cytometry_like
+from dpmix.inputs.simulate.simulation import cytometry_like
 from dpmix.model import bem, gibbs
 from dpmix.model.mixture import mixture_of
 from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
-from dpmix.report import gate
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.system.cores import usable_cores
 

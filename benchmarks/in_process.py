@@ -10,10 +10,10 @@ from clusterings import Ints
 
 from dpmix.model.mixture import Array
 from dpmix.populations.assign import assign_events
-from dpmix.populations.find import DRAWS
-from dpmix.populations.proportions import posterior
+from dpmix.populations.draws.find import DRAWS
+from dpmix.populations.draws.task import prepare
+from dpmix.populations.events.proportions import posterior
 from dpmix.populations.summary import Summary
-from dpmix.populations.task import prepare
 from dpmix.runs.verdict import Verdict
 
 

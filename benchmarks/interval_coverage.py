@@ -10,8 +10,8 @@ their centres are at least 3.5 to 6 standard deviations apart. Found populations
 to one on F1; a match needs a Jaccard similarity above 1/2. Of the matched ones, the interval should contain
 the **mixing proportion**, from which the number of events of each population was drawn. This is the quantity
 that dpmix promises an interval for: the proportion among the cells that the sample was taken from. "Draws
-alone" are the intervals of the same runs without the uncertainty of shapes (`dpmix.populations.borders`).
-"width" is the median width relative to these.
+alone" are the intervals of the same runs without the uncertainty of shapes
+(`dpmix.populations.events.borders`). "width" is the median width relative to these.
 
 **rare**: samples with populations of 0.05% to 0.5%; the share that is found, by the same rule of a match.
 """
@@ -38,7 +38,7 @@ from record import FOLDER, QUICK_FOLDER, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
-from dpmix.populations.result import INTERVAL
+from dpmix.populations.events.estimates import INTERVAL
 from dpmix.runs.mcmc import run_mcmc
 
 KINDS = ("gaussian", "skewed", "heavy", "bent", "mixed")

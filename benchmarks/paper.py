@@ -29,8 +29,8 @@ from plots import COLOURS, panels, significant
 from record import arguments, read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines import cuda
 from dpmix.engines.cpu import CpuEngine
+from dpmix.engines.cuda import engine as cuda
 from dpmix.model import bem, gibbs
 from dpmix.model.mixture import Floats, Mixture, State, Stats, mixture_of
 from dpmix.model.prior import Prior

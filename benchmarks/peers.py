@@ -47,7 +47,8 @@ from threadpoolctl import threadpool_limits
 from dpmix.config.data import DataConfig
 from dpmix.config.schema import McmcConfig, ModelConfig
 from dpmix.engines.cpu import CpuEngine
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
+from dpmix.inputs.simulate import simulation
 from dpmix.model import bem, gibbs, split_merge
 from dpmix.model.mixture import LOG_2PI, Array, State, mixture_of, no_events, whiteners_of
 from dpmix.model.prior import Prior
@@ -96,7 +97,7 @@ class Sets(NamedTuple):
 def simulated(scale: Scale) -> Sets:
     """Events drawn from a mixture of normals, whose own density no tool can be expected to exceed."""
     n_events = round(scale.events / (1.0 - HELD_OUT))
-    made = simulate.from_model(n_events, scale.channels, scale.components, seed=SEED)
+    made = simulation.from_model(n_events, scale.channels, scale.components, seed=SEED)
     means, sds = made.events.mean(axis=0, dtype=float), made.events.std(axis=0, dtype=float)
     events = ((made.events - means) / sds).astype(np.float32)
     held = made.weights > 0
@@ -362,7 +363,7 @@ METHODS = {"gmm_bic": GMM_BIC, **METHODS}
 
 def cells(n_events: int) -> tuple[Events, Ints]:
     """Standardised events of a simulated cytometer as dpmix reads its file, and their populations from 1."""
-    made = simulate.cytometry_like(n_events, SEED)
+    made = simulation.cytometry_like(n_events, SEED)
     with tempfile.TemporaryDirectory() as folder:
         made.write(Path(folder) / "sample.fcs")
         events = preprocess.prepare(DataConfig(files=["sample.fcs"]), Path(folder), SEED).values

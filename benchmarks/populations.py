@@ -27,7 +27,7 @@ from mass_cytometry import mass_cytometry
 from dpmix.config.compare import RESUMABLE, differences
 from dpmix.config.load import parse_config
 from dpmix.errors import DpmixError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 
@@ -218,9 +218,9 @@ def cytometry(random: np.random.Generator, number: int, zeros: bool, dim: int, n
 
 def blood(random: np.random.Generator, n: int) -> Made:
     """The ten dyes of `dpmix simulate`, without spillover, on the scale its populations are described on."""
-    made = simulate.cytometry_like(n, seed=int(random.integers(2**31)), spill=False)
-    dyes = [made.channels.index(name) for name in simulate.DYES]
-    events = np.arcsinh(made.events[:, dyes].astype(np.float64) / simulate.COFACTOR)
+    made = simulation.cytometry_like(n, seed=int(random.integers(2**31)), spill=False)
+    dyes = [made.channels.index(name) for name in simulation.DYES]
+    events = np.arcsinh(made.events[:, dyes].astype(np.float64) / simulation.COFACTOR)
     return events, made.labels.astype(np.int64) + 1
 
 

@@ -30,8 +30,8 @@ from record import arguments, read_results, said, write_results
 
 from dpmix.config.schema import Config
 from dpmix.populations.assign import assign_events
-from dpmix.populations.find import DRAWS
-from dpmix.populations.task import prepare
+from dpmix.populations.draws.find import DRAWS
+from dpmix.populations.draws.task import prepare
 from dpmix.runs.mcmc import run_mcmc
 
 SAMPLES, WITH, D, COMMON = 6, 3, 6, 6

@@ -26,7 +26,7 @@ import pyarrow.parquet
 from record import DPMIX, PICTURES, ROOT, read_results, said, write_results
 
 from dpmix.association.effects import EXPRESSION
-from dpmix.report.associate import associate
+from dpmix.commands.associate import associate
 from dpmix.report.association_figures import differences_of, heatmap
 from dpmix.report.association_samples import draw_map, groups_of, strips, strips_of
 from dpmix.report.drawing import styled

@@ -27,9 +27,9 @@ from record import read_results, said, write_results
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DpmixError
-from dpmix.populations.modes import nearest_components
-from dpmix.populations.tree import LEVEL, find_peaks
-from dpmix.populations.valleys import Separation
+from dpmix.populations.tree.modes import nearest_components
+from dpmix.populations.tree.tree import LEVEL, find_peaks
+from dpmix.populations.tree.valleys import Separation
 
 BAR = 0.90  # least share of the cases with the right number
 MANY = 1_000_000  # events with which the rule sees a true density

@@ -30,7 +30,7 @@ BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
         ("dpmix.inputs.preprocess", "prepare", PREPARE, "engine and run file"),
         ("dpmix.runs.initialise", "from_kmeans", KMEANS, BURN_IN),
         ("dpmix.runs.writer", "RunWriter.write_draw", DRAWS, None),
-        ("dpmix.populations.whole_run", "keep_populations", "populations", None),
+        ("dpmix.commands.whole_run", "keep_populations", "populations", None),
         ("dpmix.runs.describe", "describe_run", "summary", None),
     ],
     "bem": [
@@ -40,7 +40,7 @@ BEGIN: dict[str, list[tuple[str, str, str, str | None]]] = {
     ],
     "gate": [
         ("dpmix.inputs.preprocess", "prepare", PREPARE, None),
-        ("dpmix.populations.task", "populations_of_run", "populations", "memberships of all events"),
+        ("dpmix.populations.draws.task", "populations_of_run", "populations", "memberships of all events"),
         ("dpmix.report.tables", "write_tables", "tables", "aligned draws, mixing"),
         ("dpmix.report.figures", "write_figures", "figures", None),
         ("dpmix.report.page", "write_report", "report", None),

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from dpmix.drift.covariance import Covariance
-from dpmix.drift.likelihood import Points
+from dpmix.drift.points import Points
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array
 

@@ -91,9 +91,9 @@ def command(gated: Path, output: Path | None, quiet: bool, **options: Any) -> No
       dpmix associate gated --formula '~ day + (1 | donor)' --contrast '7 - 0' --expression
       dpmix associate typed --types --formula '~ group' --contrast 'treated - control'
     """
+    from dpmix.commands.associate import TABLE, associate
     from dpmix.errors import DataError
     from dpmix.report import association_page
-    from dpmix.report.associate import TABLE, associate
     from dpmix.runs.display import ProgressDisplay
 
     folder = output or gated / ("associate-types" if options["types"] else "associate")

@@ -57,7 +57,8 @@ def command(ctx: click.Context, compiles: bool, channels: list[int], architectur
       dpmix devices --build
       dpmix devices --build --channels 8,14,30-40 --architectures sm_80,sm_90
     """
-    from dpmix.engines import cpu, cuda
+    from dpmix.engines import cpu
+    from dpmix.engines.cuda import engine as cuda
     from dpmix.system.promises import promises, system_name
 
     if compiles:
@@ -78,7 +79,7 @@ def command(ctx: click.Context, compiles: bool, channels: list[int], architectur
 
 def show_devices() -> None:
     """Print each GPU; without a compiler, also the numbers of channels for which kernels are built."""
-    from dpmix.engines import cuda
+    from dpmix.engines.cuda import engine as cuda
     from dpmix.errors import DpmixError
     from dpmix.kernels import build
 
@@ -99,7 +100,7 @@ def show_devices() -> None:
 
 def build_kernels(channels: list[int], architectures: str | None) -> None:
     """Compile kernels and print where they are."""
-    from dpmix.engines import cuda
+    from dpmix.engines.cuda import engine as cuda
     from dpmix.kernels import build
 
     if architectures is None:

@@ -111,7 +111,7 @@ def command(
       dpmix drift unsettled.fcs --local
       dpmix drift sample.fcs --gated gated --population 1 --output drift-1
     """
-    from dpmix.report.drift import drift
+    from dpmix.commands.drift import drift
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):

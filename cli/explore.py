@@ -71,7 +71,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix explore run.h5 --judged 'explored/screen-*.csv'
       dpmix gate run.h5 --judged 'explored/screen-*.csv' --output gated
     """
-    from dpmix.report import explore
+    from dpmix.commands import explore
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):

@@ -103,7 +103,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --without-artefacts
       dpmix gate run.h5 --output week2 --data 'week2/*.fcs'
     """
-    from dpmix.report import gate
+    from dpmix.commands import gate
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):

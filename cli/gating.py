@@ -119,7 +119,7 @@ def _decorated(command: Command, *decorators: Callable[[Command], Command]) -> C
 
 
 def arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as arguments of `gate` and `predict` of `dpmix.report.gate`, and of `explore`."""
+    """Return the options as arguments of `gate` and `predict` of `dpmix.commands.gate`, and of `explore`."""
     if options["level"] is not None and options["populations"] is not None:
         raise click.UsageError("--level and --populations both cut the tree; give one of them")
     if options["decisions"] is not None:

@@ -263,11 +263,11 @@ def _config(
 
 def _about(files: Sequence[str], sources: Sequence[Source]) -> list[str]:
     """Return lines that describe the files; short ones if some of the files are globs or folders."""
-    from dpmix import __version__
     from dpmix.inputs.compensation import not_applied
+    from dpmix.system.version import VERSION
 
     lines = [
-        f"A config of dpmix {__version__}, written by dpmix init.",
+        f"A config of dpmix {VERSION}, written by dpmix init.",
         "Paths of files that are read are relative to the folder of this config, of files that are written",
         "(output.path, engine.scratch) to the current folder.",
     ]

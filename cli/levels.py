@@ -40,7 +40,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix levels run.h5
       dpmix levels run.h5 --output run-levels --draws 50
     """
-    from dpmix.report import levels
+    from dpmix.commands import levels
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):

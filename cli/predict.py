@@ -41,7 +41,7 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
       dpmix predict run.h5 new.fcs --output predicted --types pbmc-t
       dpmix predict run.h5 new.fcs --output predicted --types workspace.wsp
     """
-    from dpmix.report import gate
+    from dpmix.commands import gate
     from dpmix.runs.display import ProgressDisplay
 
     with ProgressDisplay(quiet):

@@ -95,7 +95,7 @@ def command(
     if types is not None:
         from dpmix.inputs.type_examples import are_examples
         from dpmix.inputs.type_table import read_types
-        from dpmix.populations.examples import require_classifiers
+        from dpmix.populations.types.examples import require_classifiers
 
         if are_examples(types):
             require_classifiers()
@@ -194,7 +194,7 @@ def _drift(
     if not timed:
         return
     if overwrite or not (folder / "report.html").exists():
-        from dpmix.report.drift import drift
+        from dpmix.commands.drift import drift
         from dpmix.runs.display import ProgressDisplay
 
         try:
@@ -208,8 +208,8 @@ def _drift(
 
 
 def _gate(run: Path, folder: Path, types: str | None, threads: int | None, quiet: bool) -> Gating:
+    from dpmix.commands.gate import gate
     from dpmix.report import embedding
-    from dpmix.report.gate import gate
     from dpmix.runs.display import ProgressDisplay
 
     engine = [] if threads is None else [f"engine.threads={threads}"]

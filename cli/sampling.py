@@ -116,7 +116,7 @@ def sample_to_end(
 
 def _run(kind: Kind, chosen: Chosen, overwrite: bool, quiet: bool) -> tuple[Result | None, int]:
     """Run a sampler; return its result, None if it failed, and the exit code if it has not completed."""
-    from dpmix.populations.whole_run import run_to_end
+    from dpmix.commands.whole_run import run_to_end
     from dpmix.runs.display import ProgressDisplay
     from dpmix.system.stop import Stop
 

@@ -12,7 +12,7 @@ from dpmix.errors import ConfigError, DataError
 from .values import FiniteRange, GivenPath
 
 if TYPE_CHECKING:
-    from dpmix.inputs.simulate_faults import Fault
+    from dpmix.inputs.simulate.faults import Fault
 
 
 @click.command("simulate")
@@ -82,17 +82,17 @@ def command(
         raise click.UsageError("--channels and --components are for --kind model only")
     if not output.name:
         raise ConfigError([f"{output}: is a folder; give the name of a file to write, such as sample.fcs"])
-    from dpmix.inputs import simulate
-    from dpmix.inputs.simulate_faults import SIZE
+    from dpmix.inputs.simulate import simulation
+    from dpmix.inputs.simulate.faults import SIZE
 
     for path in (output, output.with_name(f"{output.stem}.truth.npz")):
         if path.exists() and not overwrite:
             raise ConfigError([f"{path}: exists already; --overwrite replaces it"])
     if kind == "model":
-        made = simulate.from_model(events, channels or 8, components or 32, seed=seed)
+        made = simulation.from_model(events, channels or 8, components or 32, seed=seed)
     else:
         size = SIZE if drift_size is None else drift_size
-        made = simulate.cytometry_like(events, seed, not no_spill, tuple(dict.fromkeys(drift)), size)
+        made = simulation.cytometry_like(events, seed, not no_spill, tuple(dict.fromkeys(drift)), size)
     try:
         truth = made.write(output)
     except OSError as error:

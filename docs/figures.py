@@ -49,8 +49,9 @@ from dpmix.model.mixture import (
 )
 from dpmix.model.prior import Prior
 from dpmix.model.streams import Key, Stream
-from dpmix.populations import alignment, find, proportions
-from dpmix.populations.result import interval
+from dpmix.populations.draws import alignment, find
+from dpmix.populations.events import proportions
+from dpmix.populations.events.estimates import interval
 from dpmix.report.coarseness import coarseness as coarseness_figure
 from dpmix.report.drawing import STYLE
 from dpmix.report.palette import colour as colour_of

@@ -33,7 +33,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.app.jobs import PROGRAM
 from dpmix.app.live import revision
-from dpmix.populations.decisions import decisions_path, read_decisions
+from dpmix.populations.tree.decisions import decisions_path, read_decisions
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH, HEIGHT = 1280, 2600  # of the browser's window, high enough that nothing has to be scrolled

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from dpmix.api.estimator import DPMixture
     from dpmix.api.sampling import run_bem, run_mcmc
     from dpmix.api.simulate import simulate
+    from dpmix.commands.gate import gate, predict
     from dpmix.config.load import load_config
     from dpmix.config.schema import Config
     from dpmix.errors import ConfigError, DataError, DpmixError, EngineError, OutputError
-    from dpmix.report.gate import gate, predict
     from dpmix.runs.reader import Run, open_run
 
     __version__: str
@@ -66,7 +66,7 @@ _MODULES = {
     "dpmix.config.load": ("load_config",),
     "dpmix.config.schema": ("Config",),
     "dpmix.errors": ("ConfigError", "DataError", "DpmixError", "EngineError", "OutputError"),
-    "dpmix.report.gate": ("gate", "predict"),
+    "dpmix.commands.gate": ("gate", "predict"),
     "dpmix.runs.reader": ("Run", "open_run"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -77,9 +77,9 @@ if not TYPE_CHECKING:  # a type checker would accept any name
     def __getattr__(name: str) -> Any:
         """Import a name of the API on first use."""
         if name == "__version__":
-            from importlib.metadata import version
+            from dpmix.system.version import VERSION
 
-            return version("dpmix-cytometry")
+            return VERSION
         if name in _MODULE_OF:
             return getattr(import_module(_MODULE_OF[name]), name)
         raise AttributeError(f"module 'dpmix' has no attribute {name!r}")

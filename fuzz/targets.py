@@ -25,8 +25,10 @@ with suppress(ImportError):
 from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.inputs import fcs, fcs_data, transforms
+from dpmix.inputs import transforms
 from dpmix.inputs.compensation import read_matrix
+from dpmix.inputs.fcs import data as fcs_data
+from dpmix.inputs.fcs import header as fcs
 from dpmix.inputs.fitting import make_transform
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import is_table_of_samples, open_source

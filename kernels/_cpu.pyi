@@ -74,7 +74,7 @@ def draw_parameters(
     whiteners: npt.NDArray[np.float64],  # [K, D, D], written
     isa: str = "",  # the best one
 ) -> int:
-    """Write a draw of all parameters; see `dpmix.model.reference.draw_parameters`.
+    """Write a draw of all parameters; see tests/model/native_reference.py.
 
     Return the number of a component whose scale matrix is not positive definite, or -1.
     """
@@ -84,7 +84,7 @@ def whiteners(
     out: npt.NDArray[np.float64],  # [K, D, D], written
     isa: str = "",  # the best one
 ) -> int:
-    """Write the inverses of the lower Cholesky factors; see `dpmix.model.reference.whiteners`.
+    """Write the inverses of the lower Cholesky factors; see tests/model/native_reference.py.
 
     Return the number of a matrix that is not positive definite, or -1.
     """
@@ -98,10 +98,10 @@ def sum_components(
     shift: npt.NDArray[np.float64],  # [D], written
     isa: str = "",  # the best one
 ) -> float:
-    """Write sums over components and return their spread; see `dpmix.model.reference.sum_components`."""
+    """Write sums over components and return their spread; see tests/model/native_reference.py."""
 
 def log_det(matrix: npt.NDArray[np.float64]) -> float:  # [D, D]
-    """Return the log determinant, or NaN; see `dpmix.model.reference.log_det`."""
+    """Return the log determinant, or NaN; see tests/model/native_reference.py."""
 
 def is_above(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> bool:  # [D, D]
     """Return True if the difference of two symmetric matrices is positive definite to float64."""
@@ -112,7 +112,7 @@ def draw_normal(
     noise: npt.NDArray[np.float64],  # [D]
     out: npt.NDArray[np.float64],  # [D], written
 ) -> bool:
-    """Write a normal draw; see `dpmix.model.reference.draw_normal`.
+    """Write a normal draw; see tests/model/native_reference.py.
 
     Return False if the precision is not positive definite.
     """
@@ -123,7 +123,7 @@ def draw_wishart(
     gammas: npt.NDArray[np.float64],  # [D]
     out: npt.NDArray[np.float64],  # [D, D], written
 ) -> bool:
-    """Write a Wishart draw; see `dpmix.model.reference.draw_wishart`.
+    """Write a Wishart draw; see tests/model/native_reference.py.
 
     Return False if `inverse` is not positive definite.
     """
@@ -136,7 +136,7 @@ def swap_any(
     others: npt.NDArray[np.int64],  # [K]
     levels: npt.NDArray[np.float64],  # [K]
 ) -> tuple[int, int]:
-    """Make label swaps and return the numbers proposed and accepted; see `dpmix.model.reference.swap_any`."""
+    """Make label swaps and return the numbers proposed and accepted; see tests/model/native_reference.py."""
 
 def swap_with_sticks(
     counts: npt.NDArray[np.float64],  # [K], changed
@@ -144,7 +144,7 @@ def swap_with_sticks(
     log1m_sticks: npt.NDArray[np.float64],  # [K - 1], changed
     levels: npt.NDArray[np.float64],  # [K - 2]
 ) -> tuple[int, int]:
-    """Make label swaps; see `dpmix.model.reference.swap_with_sticks`."""
+    """Make label swaps; see tests/model/native_reference.py."""
 
 def swap_collapsed(
     counts: npt.NDArray[np.float64],  # [K], changed
@@ -153,7 +153,7 @@ def swap_collapsed(
     after: float,
     uniforms: npt.NDArray[np.float64],  # [K - 1]
 ) -> tuple[int, int]:
-    """Make label swaps except the last; see `dpmix.model.reference.swap_collapsed`."""
+    """Make label swaps except the last; see tests/model/native_reference.py."""
 
 def open_tables(
     held: npt.NDArray[np.int64],  # [n]: events of each cell
@@ -201,7 +201,7 @@ class Generator:
         log_sticks: npt.NDArray[np.float64],  # [n], written
         log1m_sticks: npt.NDArray[np.float64],  # [n], written
     ) -> None:
-        """Write logs of beta numbers v and of 1 - v; see `dpmix.model.reference.log_betas`."""
+        """Write logs of beta numbers v and of 1 - v; see tests/model/native_reference.py."""
 
     def gammas(
         self,

@@ -49,7 +49,7 @@ def emulated_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.setenv(name, value)
 
     emulate()
-    monkeypatch.setattr("dpmix.engines.cuda_devices.EVENTS_PER_DEVICE", 1)  # all devices, for few events
+    monkeypatch.setattr("dpmix.engines.cuda.devices.EVENTS_PER_DEVICE", 1)  # all devices, for few events
     return emulate
 
 

@@ -14,11 +14,12 @@ import numpy as np
 from dpmix.api.events import Folder, events_file, require_unmasked, write_events
 from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
+from dpmix.commands.gate import predict
 from dpmix.inputs.array_files import variable_names
 from dpmix.model.mixture import Floats, Ints
-from dpmix.populations.cut import require_cut
-from dpmix.populations.result import Estimates, Gating
-from dpmix.report.gate import predict
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.result import Gating
+from dpmix.populations.tree.cut import require_cut
 from dpmix.runs.reader import Run
 from dpmix.runs.resume import choose
 

@@ -26,10 +26,10 @@ from dpmix.config.write import to_yaml
 from dpmix.errors import EngineError, OutputError
 from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.cut import require_cut
-from dpmix.populations.find import Populations
-from dpmix.populations.kept import populations_of_run
-from dpmix.populations.local_engine import engine_maker
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.kept import populations_of_run
+from dpmix.populations.draws.local_engine import engine_maker
+from dpmix.populations.tree.cut import require_cut
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import choose
 from dpmix.system.files import write_text

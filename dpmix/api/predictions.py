@@ -7,9 +7,9 @@ from contextlib import closing
 import numpy as np
 
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.find import Populations
-from dpmix.populations.modes import MakeEngine
-from dpmix.populations.predictive import MeanDensity
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.predictive import MeanDensity
+from dpmix.populations.tree.modes import MakeEngine
 
 BLOCK = 131_072  # events whose memberships in one draw are held at a time
 

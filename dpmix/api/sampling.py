@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
+from dpmix.commands.whole_run import run_to_end
 from dpmix.config.yaml_text import flow
 from dpmix.errors import ConfigError
-from dpmix.populations.whole_run import run_to_end
 from dpmix.runs.display import ProgressDisplay
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.reader import Run, open_run

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from dpmix.inputs.simulate import Simulation, cytometry_like, from_model
-from dpmix.inputs.simulate_faults import FAULTS, SIZE, Fault
+from dpmix.inputs.simulate.faults import FAULTS, SIZE, Fault
+from dpmix.inputs.simulate.simulation import Simulation, cytometry_like, from_model
 
 
 def simulate(

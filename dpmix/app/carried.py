@@ -15,8 +15,8 @@ import numpy as np
 
 from dpmix.app.live import Live, population_of_events
 from dpmix.model.mixture import Ints
-from dpmix.populations import decide
-from dpmix.populations.decisions import (
+from dpmix.populations.draws import decide
+from dpmix.populations.tree.decisions import (
     Action,
     Colour,
     Decisions,
@@ -25,7 +25,7 @@ from dpmix.populations.decisions import (
     read_decisions,
     write_decisions,
 )
-from dpmix.populations.partitions import SIMILAR, contingency
+from dpmix.populations.tree.partitions import SIMILAR, contingency
 from dpmix.system.files import writing
 
 

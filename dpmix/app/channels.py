@@ -24,7 +24,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.channels import display_names, same_channels
 from dpmix.inputs.compensation import own_matrix
 from dpmix.inputs.default_channels import Rows, some_rows
-from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.fitting import Seen, make_transforms
 from dpmix.inputs.marker_names import absences
@@ -34,7 +34,7 @@ from dpmix.inputs.storage import Storage
 from dpmix.inputs.suggest import Settings, suggest
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.decisions import problems_of
+from dpmix.populations.tree.decisions import problems_of
 
 BINS = 60  # of a histogram
 PIXELS = 96  # of a density, in each direction

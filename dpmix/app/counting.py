@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from dpmix.app.live import Live, revision
-from dpmix.populations import decide
 from dpmix.populations.assign import assign_events
-from dpmix.populations.borders import estimate_proportions
-from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import population_mixing
-from dpmix.populations.decisions import Decisions
-from dpmix.populations.find import decided_populations
-from dpmix.populations.result import Estimates, over_samples
+from dpmix.populations.draws import decide
+from dpmix.populations.draws.cohort import prior_counts
+from dpmix.populations.draws.convergence import population_mixing
+from dpmix.populations.draws.find import decided_populations
+from dpmix.populations.events.borders import estimate_proportions
+from dpmix.populations.events.estimates import Estimates, over_samples
+from dpmix.populations.tree.decisions import Decisions
 from dpmix.runs.verdict import judge
 from dpmix.system.console import percent
 

@@ -19,7 +19,7 @@ from dpmix.app.running import Known, Pace
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.populations.decisions import decisions_path
+from dpmix.populations.tree.decisions import decisions_path
 from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import open_run
 from dpmix.system.files import write_text

@@ -9,9 +9,9 @@ import numpy as np
 
 from dpmix.app.live import Live, population_of_events
 from dpmix.inputs.manual_gates import ManualGates
-from dpmix.populations import decide
-from dpmix.populations.comparison import GatedSample, compare, gated_samples, unread_gates
-from dpmix.populations.decisions import Decisions
+from dpmix.populations.draws import decide
+from dpmix.populations.gates.comparison import GatedSample, compare, gated_samples, unread_gates
+from dpmix.populations.tree.decisions import Decisions
 
 
 class Gated(NamedTuple):
@@ -40,7 +40,7 @@ def table(live: Live, decisions: Decisions, gated: Gated) -> dict[str, Any]:
 
     Each row has the events inside the gate, the number of the matched population from 0, -1 for none, with
     F1, precision and recall, and the union of populations that is most similar to the gate
-    (`dpmix.populations.comparison`).
+    (`dpmix.populations.gates.comparison`).
     """
     chosen = decide.decided(live.forest, decisions)
     found = compare("", gated.samples, population_of_events(live, chosen), len(chosen.names))

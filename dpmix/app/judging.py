@@ -22,6 +22,7 @@ import numpy as np
 from dpmix.app.files import JUDGED
 from dpmix.app.jobs import command
 from dpmix.app.live import Live, inside, levels_of, most_probable, population_of_events
+from dpmix.commands.explore import numbers
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
 from dpmix.explore.exploration import explorer_of, learn_ahead
@@ -39,10 +40,10 @@ from dpmix.explore.judgements import (
 from dpmix.explore.screen import SIZE
 from dpmix.inputs.samples import NAME, read_table
 from dpmix.model.mixture import Ints
-from dpmix.populations import decide, explored
-from dpmix.populations.decisions import Decisions
-from dpmix.populations.phenotypes import quartiles_of
-from dpmix.report.explore import numbers
+from dpmix.populations import explored
+from dpmix.populations.draws import decide
+from dpmix.populations.events.phenotypes import quartiles_of
+from dpmix.populations.tree.decisions import Decisions
 from dpmix.report.palette import colour, ink
 from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text, writing

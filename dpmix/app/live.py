@@ -23,25 +23,25 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.controls import by_number
 from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import decide, find
-from dpmix.populations.decide import Decided
-from dpmix.populations.decisions import Action, Cut, Decisions, decisions_path, read_decisions
-from dpmix.populations.find import (
+from dpmix.populations.draws import decide, find
+from dpmix.populations.draws.decide import Decided
+from dpmix.populations.draws.find import (
     cast_votes,
     components_of,
     forest_of,
     reference_of,
     weights_of,
 )
-from dpmix.populations.forest import Forest
-from dpmix.populations.names import names_of_events
-from dpmix.populations.phenotypes import full_phenotypes, levels, quartiles_of
-from dpmix.populations.pooling import transformed_draw
-from dpmix.populations.rasters import grid
-from dpmix.populations.result import interval
-from dpmix.populations.support import support
-from dpmix.populations.task import Task, prepare
-from dpmix.populations.tree import Tree
+from dpmix.populations.draws.forest import Forest
+from dpmix.populations.draws.pooling import transformed_draw
+from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.events.estimates import interval
+from dpmix.populations.events.names import names_of_events
+from dpmix.populations.events.phenotypes import full_phenotypes, levels, quartiles_of
+from dpmix.populations.events.rasters import grid
+from dpmix.populations.tree.decisions import Action, Cut, Decisions, decisions_path, read_decisions
+from dpmix.populations.tree.support import support
+from dpmix.populations.tree.tree import Tree
 from dpmix.report.decades import axis_ticks
 from dpmix.report.dendrogram import dendrogram
 from dpmix.report.labels import MOST_POPULATIONS, ticks
@@ -70,7 +70,7 @@ class Live:
     n_draws : int
         Number of draws that was asked for; the run may have fewer.
     votes : list of float64 [K, L] and int64 [K]
-        Of each draw, as of `dpmix.populations.find.cast_votes`.
+        Of each draw, as of `dpmix.populations.draws.find.cast_votes`.
     rows : int64 [M]
         Numbers of the events of the densities, among those of the run.
     values : float32 [M, D]

@@ -6,13 +6,13 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from dpmix import __version__
 from dpmix.app.channels import GRID_MOST
 from dpmix.app.figures import figures
 from dpmix.app.incoming import MOST_BYTES, SUFFIXES
 from dpmix.explore.screen import FURTHER
 from dpmix.report.page_data import script_json
 from dpmix.report.palette import PALETTE
+from dpmix.system.version import VERSION
 
 PLOTS = 4
 """Pairs of channels that are shown at a time."""
@@ -42,7 +42,7 @@ def html(folder: Path) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_text("app.html")).render(
         folder=str(folder),
-        version=__version__,
+        version=VERSION,
         plots=range(PLOTS),
         figures=script_json(figures(PLOTS)),
         palette=script_json(PALETTE),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dpmix.app.live import Live, evenly_spaced, most_probable
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Floats, Ints
-from dpmix.populations.decide import Decided
+from dpmix.populations.draws.decide import Decided
 from dpmix.system.threads import one_thread
 
 EVENTS = 1_000_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpmix.commands.drift import COLUMNS, PAGE, TABLE
 from dpmix.errors import ConfigError
-from dpmix.report.drift import COLUMNS, PAGE, TABLE
 
 FOLDER = "drift"
 MOST_BYTES = 20_000_000  # of a page

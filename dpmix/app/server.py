@@ -28,7 +28,7 @@ from dpmix.app.incoming import MOST_BYTES as MOST_FILE_BYTES
 from dpmix.app.incoming import Incoming
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError, DpmixError, printable
-from dpmix.populations.decisions import problems_of
+from dpmix.populations.tree.decisions import problems_of
 from dpmix.system.stop import ending_signals
 
 log = logging.getLogger("dpmix")

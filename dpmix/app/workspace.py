@@ -22,12 +22,12 @@ from dpmix.app.gates import Gated
 from dpmix.app.judging import Judging, Word
 from dpmix.app.live import Live
 from dpmix.app.points import Points
+from dpmix.commands.gate import WORKSPACE_FORMAT
 from dpmix.errors import ConfigError
 from dpmix.explore.screen import FURTHER
-from dpmix.populations import decide
-from dpmix.populations.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
+from dpmix.populations.draws import decide
+from dpmix.populations.tree.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
-from dpmix.report.gate import WORKSPACE_FORMAT
 from dpmix.runs.reader import open_run
 
 _ACTION: TypeAdapter[Any] = TypeAdapter(Action)

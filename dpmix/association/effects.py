@@ -12,7 +12,7 @@ from scipy import special, stats
 from dpmix.association.design import Contrast
 from dpmix.association.regression import ENOUGH, RegressionFit
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.result import INTERVAL
+from dpmix.populations.events.estimates import INTERVAL
 
 ABUNDANCE, VARIABILITY, EXPRESSION = "abundance", "variability", "expression"
 UNCHANGED = 0.8  # share of the populations that a contrast does not change, for the reference

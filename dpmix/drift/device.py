@@ -1,16 +1,14 @@
-"""The interface of a device that computes for `dpmix.drift` (`dpmix.engines.cuda_drift`)."""
+"""The interface of a device that computes for `dpmix.drift` (`dpmix.engines.cuda.drift`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmix.drift.points import Points
 from dpmix.model.mixture import Array
-
-if TYPE_CHECKING:
-    from dpmix.drift.likelihood import Points
 
 Precision = Literal["single", "double"]
 """Precision of the likelihood on a device."""

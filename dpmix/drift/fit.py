@@ -14,8 +14,9 @@ import numpy as np
 from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.device import Device
-from dpmix.drift.likelihood import Likelihood, Points, likelihood, make_points
+from dpmix.drift.likelihood import Likelihood, likelihood
 from dpmix.drift.markov import MARKOV, whiten
+from dpmix.drift.points import Points, make_points
 from dpmix.model.mixture import Array
 
 MAX_STEPS = 100

@@ -13,8 +13,8 @@ import numpy as np
 from dpmix.drift.covariance import Correlation
 from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit, SignalPrior, fit_blocks
-from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import BlockPosterior, local_blocks
+from dpmix.drift.points import Points, make_points
 from dpmix.drift.posterior import posterior
 from dpmix.drift.steps import change_points, keep_steps, noise_sd, without_outliers
 from dpmix.drift.summaries import LIMIT

@@ -21,7 +21,7 @@ from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Covariance
 from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit
-from dpmix.drift.likelihood import Points, make_points
+from dpmix.drift.points import Points, make_points
 from dpmix.drift.posterior import JITTER
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmix.drift.exact import smooth, whiten
 from dpmix.drift.fit import SignalFit
-from dpmix.drift.likelihood import Points
+from dpmix.drift.points import Points
 from dpmix.model.mixture import Array
 
 JITTER = 1e-9

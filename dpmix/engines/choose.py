@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cpu, cuda
+from dpmix.engines import cpu
 from dpmix.engines.base import Engine
 from dpmix.engines.cohort import CohortEngine
-from dpmix.engines.cuda import CudaOptions
-from dpmix.engines.cuda_cohort import CudaCohortEngine
+from dpmix.engines.cuda import engine as cuda
+from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.engine import CudaOptions
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Ints
 from dpmix.model.sample_weights import SampleWeights
@@ -89,7 +90,7 @@ def make_engine(
         A device does not exist or cannot be used, or a cluster or its workers cannot be used.
     """
     if backend == "cluster":
-        from dpmix.engines.cluster import ClusterEngine  # Dask is slow to import
+        from dpmix.engines.cluster.engine import ClusterEngine  # Dask is slow to import
 
         return ClusterEngine(events, config, weights, starts)
     if backend == "cuda":
@@ -156,10 +157,10 @@ def available(backend: str, config: EngineConfig) -> tuple[bool, str]:
     """Return whether a backend can be used here, and its hardware, or the reason and the remedy."""
     if backend == "cluster":
         try:
-            from dpmix.engines import cluster_connect
+            from dpmix.engines.cluster import connect
         except ImportError as error:
             return False, f"{error}: pip install 'dpmix-cytometry[cluster]'"
-        return cluster_connect.available(config)
+        return connect.available(config)
     return cpu.available() if backend == "cpu" else cuda.available()
 
 

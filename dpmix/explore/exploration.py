@@ -18,7 +18,7 @@ from dpmix.inputs.events import Events
 from dpmix.model.mixture import Floats, Ints
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _device(events: Events, engine: EngineConfig, backend: str) -> Iterator[Cuda
     if backend != "cuda":
         yield None
         return
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess  # imports PyCUDA, which is optional
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess  # imports PyCUDA, which is optional
 
     device = CudaGaussianProcess(events.values, engine.devices)
     try:

@@ -17,7 +17,7 @@ from dpmix.explore.screen import FURTHER, SIZE, next_screen
 from dpmix.model.mixture import Array, Floats, Ints
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
 SOON = 100
 """Judgements up to which the covariance is learned again at each screen; learning takes a moment."""

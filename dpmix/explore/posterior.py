@@ -23,7 +23,7 @@ from dpmix.model.mixture import Array, Floats
 from dpmix.system.cores import usable_cores
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
 
 class Judged:

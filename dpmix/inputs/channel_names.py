@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpmix.inputs import mass
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 
 NARROW = 4096.0  # linear integers below it have too few levels for a logarithmic scale
 

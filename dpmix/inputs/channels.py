@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import uncompensated_name
-from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.sources import Source
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.channel_names import uncompensated_name
-from dpmix.inputs.fcs_spillover import Spillover, is_identity
+from dpmix.inputs.fcs.spillover import Spillover, is_identity
 from dpmix.inputs.sources import Source
 from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array

@@ -10,7 +10,7 @@ import numpy as np
 from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.controls import Controls
-from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.quality_channels import QualityChannels
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source

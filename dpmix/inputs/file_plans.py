@@ -12,10 +12,10 @@ from flowutils.compensate import compensate
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import uncompensated_name, why_not_measured
 from dpmix.inputs.compensation import Compensation, match_matrix, not_applied, own_matrix, read_matrix
-from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -91,7 +91,8 @@ class FilePlan:
         """
         stored = self.read_stored(start, stop)
         stored = stored if rows is None else stored[rows]
-        raw = stored.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            raw = stored.astype(np.float64)
         for k in self.linearized:
             channel, place = self.source.details[k], self.columns.index(k)
             if channel.log and channel.range:

@@ -10,9 +10,9 @@ import numpy as np
 from dpmix.config.data import DEFAULT, TransformConfig
 from dpmix.errors import ConfigError
 from dpmix.inputs import mass
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import is_coarse, why_not_measured
 from dpmix.inputs.channels import match_all
-from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.logicle import fit_logicle, reference
 from dpmix.inputs.sources import Kind, Source

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmix.errors import DataError
 from dpmix.inputs.blocks import blocks
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats, Ints

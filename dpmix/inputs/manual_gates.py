@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import gate_files
-from dpmix.inputs.fcs_spillover import Spillover
-from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.fcs.spillover import Spillover
+from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.system.extras import require_extra
@@ -176,8 +176,8 @@ class ManualGates:
         Raises
         ------
         ConfigError
-            A transform is not one of logicle, biex, ArcSinh, log and linear, or its parameters are not valid, or a
-            channel has several.
+            A transform is not one of logicle, biex, ArcSinh, log and linear, or its parameters are not valid,
+            or a channel has several.
         """
         strategy = self._gates_of(source).strategy
         if self._is_workspace:

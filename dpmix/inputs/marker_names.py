@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dpmix.errors import ConfigError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import uncompensated_name, why_no_marker
 from dpmix.inputs.channels import Panel, nearest, numbers_of
-from dpmix.inputs.fcs_channels import Channel
 from dpmix.inputs.mass import ISOTOPE
 from dpmix.inputs.sources import Source
 

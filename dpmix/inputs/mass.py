@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.model.mixture import Array, Floats
 
 ELEMENTS = "Ag|Ar|Ba|Bi|Cd|Ce|Cs|Dy|Er|Eu|Gd|Ho|I|In|Ir|La|Lu|Nd|Os|Pb|Pd|Pr|Pt|Rh|Sm|Sn|Tb|Te|Tl|Tm|Xe|Y|Yb"

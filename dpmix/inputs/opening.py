@@ -39,12 +39,12 @@ import numpy as np
 
 from dpmix.config.yaml_text import BACKSLASHES
 from dpmix.errors import ConfigError, DataError, DpmixError, printable
-from dpmix.inputs import fcs
 from dpmix.inputs.array_files import open_hdf5, open_npy, open_npz
 from dpmix.inputs.channel_names import measurement, why_not_measured
-from dpmix.inputs.fcs_data import read_events
-from dpmix.inputs.fcs_evidence import Owner
-from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.fcs import header as fcs
+from dpmix.inputs.fcs.data import read_events
+from dpmix.inputs.fcs.evidence import Owner
+from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import fcs
-from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.fcs_spillover import Spillover
-from dpmix.inputs.fcs_text import AGAIN
+from dpmix.inputs.channel import Channel
+from dpmix.inputs.fcs import header as fcs
+from dpmix.inputs.fcs.spillover import Spillover
+from dpmix.inputs.fcs.text import AGAIN
 from dpmix.system import memory
 
 Kind = Literal["fluorescence", "mass"] | None

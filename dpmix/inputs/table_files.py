@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import why_not_measured
-from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.fcs_text import quoted
+from dpmix.inputs.fcs.text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.text_format import TextFormat, is_number, text_format

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.model.mixture import Array, Floats
 
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144

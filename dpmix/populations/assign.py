@@ -14,13 +14,13 @@ from dpmix.engines.base import Engine
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream, number_of
-from dpmix.populations import proportions
-from dpmix.populations.cohort import OwnTerms
-from dpmix.populations.find import Populations
-from dpmix.populations.predictive import MeanDensity
+from dpmix.populations.draws.cohort import OwnTerms
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.predictive import MeanDensity
+from dpmix.populations.draws.task import Task
+from dpmix.populations.events import proportions
+from dpmix.populations.events.medians import Medians
 from dpmix.populations.result import Block
-from dpmix.populations.sample_draws import Medians
-from dpmix.populations.task import Task
 from dpmix.system.cores import usable_cores
 from dpmix.system.progress import ProgressLog
 
@@ -35,9 +35,9 @@ def assign_events(
 ) -> Iterator[tuple[Block, Ints]]:
     """Assign all events to populations, sample by sample, block by block.
 
-    Memberships use each sample's own proportions (`dpmix.populations.proportions`), log densities those of
-    the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms` gives
-    those of samples that are not in the run. `medians` receives the medians of each sample.
+    Memberships use each sample's own proportions (`dpmix.populations.events.proportions`), log densities
+    those of the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms`
+    gives those of samples that are not in the run. `medians` receives the medians of each sample.
 
     Yields
     ------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.names import names_of
+from dpmix.populations.events.names import names_of
 from dpmix.populations.result import QUANTILES, Gating
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def phenotype(
     quartiles : float64 [2, P, D]
         Of the populations of the mixture.
     levels, sizes, channels
-        As of `dpmix.populations.names.names_of`.
+        As of `dpmix.populations.events.names.names_of`.
     """
     lower, upper = np.concatenate([quartiles, quantiles[[1, 3], None]], axis=1)
     return names_of(lower, upper, levels, [*sizes, found], channels)[-1]

@@ -1,9 +1,9 @@
 """Thresholds of channels and percent positive of populations, with their uncertainty.
 
 In every draw, the mixture and its populations give the ends of the levels of a channel by the rule that names
-populations (`dpmix.populations.phenotypes`). The thresholds of the draws are the posterior of the threshold.
-It is given where at least half of the draws have one. The limit of a control (`dpmix.inputs.controls`) is
-moved in each draw by a normal deviate times its standard error.
+populations (`dpmix.populations.events.phenotypes`). The thresholds of the draws are the posterior of the
+threshold. It is given where at least half of the draws have one. The limit of a control
+(`dpmix.inputs.controls`) is moved in each draw by a normal deviate times its standard error.
 
 In draw t, y_tspd is the expected number of events of sample s in population p above the threshold of channel
 d, and n_tsp the expected number of events in p. The share of positive cells is drawn from
@@ -27,12 +27,12 @@ import numpy.typing as npt
 from dpmix.inputs.controls import by_number
 from dpmix.model.mixture import Array
 from dpmix.model.streams import Step, Stream
-from dpmix.populations.find import Populations
-from dpmix.populations.phenotypes import levels
-from dpmix.populations.pooling import transformed_draw
-from dpmix.populations.result import Estimates
-from dpmix.populations.sample_draws import evenly
-from dpmix.populations.task import Task
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.pooling import transformed_draw
+from dpmix.populations.draws.task import Task
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.events.medians import evenly
+from dpmix.populations.events.phenotypes import levels
 from dpmix.system.progress import ProgressLog
 
 MOST_DRAWS, REPEATS = 20, 20
@@ -49,7 +49,8 @@ class Positive:
     channels, samples : tuple of str
         D and S names.
     ends : float64 [T, 3, D]
-        Ends of the levels of each draw (`dpmix.populations.phenotypes.levels`), transformed scale; NaN: none.
+        Ends of the levels of each draw (`dpmix.populations.events.phenotypes.levels`), transformed scale;
+        NaN: none.
     positive : float64 [T, S, P, D]
         Expected events above the threshold; 0 where a draw has none.
     events : float64 [T, S, P]

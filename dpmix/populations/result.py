@@ -8,7 +8,7 @@ file keeps, so that a population has the same number in all events that are gate
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,25 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.cards import Card
-from dpmix.populations.comparison import Comparison
-from dpmix.populations.misfit import Fit
-from dpmix.populations.nested import Node
-from dpmix.populations.phenotypes import full_phenotypes
-from dpmix.populations.rasters import Rasters
-from dpmix.populations.strategy import Strategy
-from dpmix.populations.tree import Tree
+from dpmix.populations.draws.misfit import Fit
+from dpmix.populations.events.estimates import Estimates, over_samples
+from dpmix.populations.events.phenotypes import full_phenotypes
+from dpmix.populations.events.rasters import Rasters
+from dpmix.populations.gates.cards import Card
+from dpmix.populations.gates.comparison import Comparison
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.strategy import Strategy
+from dpmix.populations.tree.tree import Tree
+from dpmix.populations.types.types import Types
 from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
-    from dpmix.populations.types import Types
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the events of a population in each channel."""
-INTERVAL = (0.05, 0.95)
-"""Posterior quantiles at the ends of a 90% credible interval."""
 TAIL = 0.01
 """Share of the events of a channel beyond either end of its colour scale."""
-LEAST_DRAWS = 19
-"""Draws from which an interval of 90% can be computed; of fewer, the ends are the extreme draws."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,13 @@ class Block:
     log_density : float64 [M]
         Log predictive density on the standardised scale: log of the mixture density averaged over the draws.
     implausible : bool [M]
-        Events that are implausible under the model (`dpmix.populations.find`).
+        Events that are implausible under the model (`dpmix.populations.draws.find`).
     explored : bool [M], optional
         Events that are like those judged as wanted (`dpmix.explore`).
     state : float32 [M, E], optional
         Their state channels, transformed scale.
     cell_type : int32 [M], optional
-        Row of the table of cell types, -1 for unknown (`dpmix.populations.types`).
+        Row of the table of cell types, -1 for unknown (`dpmix.populations.types.types`).
     type_probability : float32 [M], optional
         Posterior probability of this type, with its children.
     """
@@ -182,14 +179,14 @@ class Gating:
     proportions : float64 [T, S, P]
         Posterior draws of each sample's proportions, for the ends of intervals.
     mean_proportions : float64 [S, P]
-        Their posterior mean (`dpmix.populations.proportions.posterior_mean`).
+        Their posterior mean (`dpmix.populations.events.proportions.posterior_mean`).
     shape_ratios : float64 [P]
         Proportions if each population had one t distribution, relative to the mixture's
-        (`dpmix.populations.borders`): far from 1, the interval is wide because the border depends on the
-        shape.
+        (`dpmix.populations.events.borders`): far from 1, the interval is wide because the border depends on
+        the shape.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
-        where not known (`dpmix.populations.convergence.proportion_mixing`).
+        where not known (`dpmix.populations.draws.convergence.population_mixing`).
     verdict : Verdict
         Whether the chains of the run agree about the populations, by these R-hat.
     certainty : float64 [P]
@@ -200,9 +197,9 @@ class Gating:
         `QUANTILES` of the events of each population, transformed scale; NaN for a population without events.
     levels : float64 [3, D]
         Ends of the levels of each channel, transformed scale: between - and lo, lo and +, + and hi; NaN for
-        those that a channel does not have (`dpmix.populations.phenotypes.levels`).
+        those that a channel does not have (`dpmix.populations.events.phenotypes.levels`).
     phenotypes : tuple of str
-        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.names`).
+        P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.events.names`).
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
     colours : tuple of int
@@ -374,52 +371,3 @@ class Gating:
         """
         both = self.mean_proportions, self.proportions
         return Estimates.of(*(over_samples(each, self.n_events, self.sample_weights) for each in both))
-
-
-class Estimates(NamedTuple):
-    """Posterior mean and ends of the 90% credible interval; the ends are NaN where there is one draw."""
-
-    mean: Array
-    low: Array
-    high: Array
-
-    @classmethod
-    def of(cls, mean: Array, draws: Array) -> Self:
-        """Return the estimates from the mean [...] and draws [T, ...]."""
-        _, low, high = interval(draws)
-        return cls(mean, low, high) if len(draws) > 1 else cls(mean, low * np.nan, high * np.nan)
-
-
-def over_samples(proportions: Array, n_events: Ints, weights: npt.ArrayLike | None) -> Array:
-    """Return the proportions in all samples together, float64 [..., P].
-
-    Parameters
-    ----------
-    proportions : float64 [..., S, P]
-    n_events : int64 [S]
-    weights : float [S], optional
-        What an event of each sample counts. Default: 1.
-    """
-    counts = n_events * (1.0 if weights is None else np.asarray(weights, np.float64))
-    there = counts > 0.0  # a sample without events has no proportions
-    overall: Array = np.einsum("...sp,s->...p", proportions[..., there, :], counts[there] / counts.sum())
-    return overall
-
-
-def interval(draws: Array) -> tuple[Array, Array, Array]:
-    """Return posterior mean and ends of the 90% credible interval over the first axis.
-
-    A further draw lies between the ends with probability 90% for 19 draws or more (Hyndman and Fan 1996, Am.
-    Stat. 50:361, definition 6). With numpy's default definition it would be 88% for 100 draws. Of T draws, T
-    below 19, the ends are the lowest and the highest, and the probability is (T - 1) / (T + 1).
-
-    Parameters
-    ----------
-    draws : float64 [T, ...]
-
-    Returns
-    -------
-    mean, low, high : float64 [...]
-    """
-    low, high = np.quantile(draws, INTERVAL, axis=0, method="weibull")
-    return draws.mean(axis=0), low, high

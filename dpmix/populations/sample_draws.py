@@ -6,25 +6,24 @@ and `dpmix associate` reads them.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5netcdf
 import h5py
 import numpy as np
-import numpy.typing as npt
 
-from dpmix.errors import DataError
+from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.samples import Columns
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.type_draws import TypeDraws
+from dpmix.populations.types.draws import TypeDraws
 from dpmix.system.files import HDF5_BYTES, replacing, writing
 
 FILE = "samples.nc"
-MEDIAN_DRAWS = 20  # at most, of which medians are kept: they hardly differ between draws
 DRAWS = "chain", "draw_of_chain"  # coordinates of the draws
+OTHER = " (other)"  # after the name of a parent, for its events outside of all children
+LEAST_EVENTS = 20  # in all samples together, for a type to be compared
 COLUMN = "column "  # before the name of a column of the table of samples
 
 
@@ -60,7 +59,7 @@ class SampleDraws:
     types : TypeDraws, optional
         The same by cell type; None in a gating without types.
     by_type : bool
-        `counts`, `medians` and `phenotypes` are those of cell types (`dpmix.populations.type_draws.by_type`);
+        `counts`, `medians` and `phenotypes` are those of cell types (`by_type`);
         `counts` are then expected counts, float64.
     """
 
@@ -186,79 +185,40 @@ class SampleDraws:
             raise DataError(f"{path}: cannot be read ({error}); write it again with dpmix gate") from None
 
 
-def evenly(count: int, most: int) -> Ints:
-    """Return the numbers of up to `most` of `count` draws or events, evenly spaced from 0, ascending."""
-    found: Ints = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
-    return found
+def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
+    """Return the draws with cell types instead of populations, and the types that have too few events.
 
+    The types do not overlap: a parent with children stands for its events outside of all children. Those with
+    fewer than `LEAST_EVENTS` events count as unknown.
 
-class Medians:
-    """Medians of the channels of each sample's populations, in some of the draws.
-
-    Parameters
-    ----------
-    n_draws, n_samples, n_populations, n_channels : int
+    Raises
+    ------
+    ConfigError
+        The gating has no types.
     """
-
-    def __init__(self, n_draws: int, n_samples: int, n_populations: int, n_channels: int) -> None:
-        self.draws = evenly(n_draws, MEDIAN_DRAWS)
-        shape = len(self.draws), n_samples, n_populations, n_channels
-        self.values: Floats = np.full(shape, np.nan, np.float32)
-        self.errors: Floats = np.full(shape[1:], np.nan, np.float32)
-
-    def add(
-        self, sample: int, values: Array, each: Array, drawn: Sequence[Ints] | Mapping[int, Ints]
-    ) -> None:
-        """Add a sample.
-
-        Parameters
-        ----------
-        sample : int
-        values : float64 [M, D]
-            Events that represent the sample, transformed scale.
-        each : float64 [M]
-            Number of events that each represents.
-        drawn : T of int64 [M], or a mapping of the numbers of draws to them
-            Population of each event in each draw, at least in `draws`.
-        """
-        orders = np.argsort(values, axis=0)
-        for u, t in enumerate(self.draws.tolist()):
-            for d, order in enumerate(orders.T):
-                own, errors = medians(values[order, d], each[order], drawn[t][order], self.values.shape[2])
-                self.values[u, sample, :, d] = own
-                if u == 0:  # errors hardly differ between draws
-                    self.errors[sample, :, d] = errors
-
-
-def medians(
-    values: Array, each: Array, populations: npt.NDArray[np.integer], n_populations: int
-) -> tuple[Array, Array]:
-    """Return the weighted median of each population and its standard error, float64 [P] each.
-
-    Both are NaN for a population without events. The error is half the distance between the quantiles at 1/2
-    plus and
-    minus half of 1 / sqrt(n), which hold about 68% of the sampling distribution of a median (David and
-    Nagaraja 2003, Order Statistics, section 7.1).
-
-    Parameters
-    ----------
-    values : float64 [M]
-        Ascending.
-    each : float64 [M]
-        Weights; in practice, these are equal within a population.
-    populations : int [M]
-    n_populations : int
-    """
-    found, errors = np.full((2, n_populations), np.nan)
-    order = np.argsort(populations, kind="stable")  # by population, then by value
-    ends = np.searchsorted(populations[order], np.arange(n_populations + 1))
-    for p, (start, end) in enumerate(itertools.pairwise(ends)):
-        if end > start:
-            own = order[start:end]
-            sums = np.cumsum(each[own])
-            half = 0.5 / np.sqrt(end - start)
-            shares = np.array([0.5 * (1.0 - 1e-12), 0.5 * (1.0 + 1e-12), 0.5 - half, 0.5 + half])
-            at = np.minimum(np.searchsorted(sums, sums[-1] * shares), len(own) - 1)
-            low, high, below, above = values[own[at]]
-            found[p], errors[p] = (low + high) / 2.0, (above - below) / 2.0
-    return found, errors
+    own = draws.types
+    if own is None:
+        raise ConfigError(["--types: the gating has no cell types; gate again with dpmix gate --types"])
+    enough = own.counts.mean(axis=0).sum(axis=0) >= LEAST_EVENTS
+    enough[-1] = True
+    counts = own.counts[..., enough].copy()
+    counts[..., -1] += own.counts[..., ~enough].sum(axis=2)
+    names = [name + OTHER * (name in own.parents) for name in own.names]
+    kept = [name for name, there in zip(names, enough, strict=True) if there]
+    left_out = tuple(name for name, there in zip(names, enough, strict=True) if not there)
+    if len(kept) < 2:
+        raise ConfigError([f"--types: no type of the table has {LEAST_EVENTS} events; use another table"])
+    return (
+        replace(
+            draws,
+            counts=counts,
+            medians=own.medians[None][:, :, enough],
+            errors=own.errors[:, enough],
+            phenotypes=tuple(kept),
+            names=(),
+            explored=None,
+            explored_medians=None,
+            by_type=True,
+        ),
+        left_out,
+    )

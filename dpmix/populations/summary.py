@@ -11,18 +11,18 @@ from dpmix.inputs.controls import by_number
 from dpmix.inputs.events import Events
 from dpmix.inputs.quality_channels import HEIGHT, SIZE
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations import artefacts
-from dpmix.populations.borders import estimate_proportions
-from dpmix.populations.cohort import prior_counts
-from dpmix.populations.convergence import population_mixing
-from dpmix.populations.find import Populations
-from dpmix.populations.names import names_of
-from dpmix.populations.phenotypes import levels
-from dpmix.populations.pooling import transformed_draw
-from dpmix.populations.rasters import Counter, grid
+from dpmix.populations.draws.cohort import prior_counts
+from dpmix.populations.draws.convergence import population_mixing
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.pooling import transformed_draw
+from dpmix.populations.draws.task import Task
+from dpmix.populations.events import artefacts
+from dpmix.populations.events.borders import estimate_proportions
+from dpmix.populations.events.medians import Medians
+from dpmix.populations.events.names import names_of
+from dpmix.populations.events.phenotypes import levels
+from dpmix.populations.events.rasters import Counter, grid
 from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
-from dpmix.populations.sample_draws import Medians
-from dpmix.populations.task import Task
 from dpmix.runs.verdict import judge
 from dpmix.system.paths import as_text
 

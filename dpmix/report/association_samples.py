@@ -12,8 +12,8 @@ from dpmix.association.design import Contrast
 from dpmix.association.effects import ABUNDANCE
 from dpmix.association.study import Study, count_responses, count_weights
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.proportions import posterior, posterior_mean
-from dpmix.populations.result import INTERVAL, Estimates
+from dpmix.populations.events.estimates import INTERVAL, Estimates
+from dpmix.populations.events.proportions import posterior, posterior_mean
 from dpmix.report.drawing import labels_apart, new_figure, percent_axis, place_texts, within_margins
 from dpmix.report.labels import label, shortened
 from dpmix.report.palette import GREY, colour

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array
-from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.outlines import Rings
+from dpmix.populations.events.outlines import Rings
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.strategy import Gate
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import Gate
 from dpmix.report.decades import ticks_of
 from dpmix.report.drawing import spread_out
 from dpmix.report.labels import shortened, shown

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmix.populations.comparison import Comparison
+from dpmix.populations.gates.comparison import Comparison
 from dpmix.populations.result import Gating
 from dpmix.report.drawing import new_figure
 from dpmix.report.labels import shortened, title

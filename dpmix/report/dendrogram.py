@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.result import Gating
-from dpmix.populations.tree import Tree
+from dpmix.populations.tree.tree import Tree
 from dpmix.report.labels import label
 from dpmix.system.console import percent
 

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Header
+from dpmix.inputs.fcs.header import Header
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
 from dpmix.populations.explored import NAME, explored_of

@@ -18,7 +18,7 @@ cannot read 24 bits. A file with events beyond byte 99,999,999, which FCS 2.0 ca
 sets of the file and vendor segments (OTHER) are omitted. DPMIX_WARNING states what may
 make values of the file wrong.
 
-Standards: see `dpmix.inputs.fcs`.
+Standards: see `dpmix.inputs.fcs.header`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import Header
-from dpmix.inputs.fcs_data import read_analysis, read_rows
-from dpmix.inputs.fcs_text import HEADER_BYTES, whole_number
+from dpmix.inputs.fcs.data import read_analysis, read_rows
+from dpmix.inputs.fcs.header import Header
+from dpmix.inputs.fcs.text import HEADER_BYTES, whole_number
 from dpmix.system.own_file import sync
 
 Bytes = npt.NDArray[np.uint8]
@@ -305,7 +305,7 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
 def _text(header: Header, changes: dict[str, str]) -> bytes:
     """Return TEXT with a delimiter that no keyword or value contains: FlowIO misreads some escaped ones.
 
-    A keyword without $ is that of the standard only where the file has none with $ (`dpmix.inputs.fcs_text`).
+    A keyword without $ is that of the standard only where the file has none with $ (`dpmix.inputs.fcs.text`).
     """
     named = {key.upper() for key, _ in header.text}
     new = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmix.model.mixture import Array
+from dpmix.populations.events.outlines import SHARE
 from dpmix.populations.explored import NAME, extended
-from dpmix.populations.outlines import SHARE
 from dpmix.populations.result import Gating, Map
 from dpmix.report import dendrogram
 from dpmix.report import traces as trace

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.artefacts import KINDS
-from dpmix.populations.result import INTERVAL, LEAST_DRAWS, Gating
-from dpmix.populations.strategy import GOOD
-from dpmix.populations.support import MAJORITY
+from dpmix.populations.events.artefacts import KINDS
+from dpmix.populations.events.estimates import INTERVAL, LEAST_DRAWS
+from dpmix.populations.gates.strategy import GOOD
+from dpmix.populations.result import Gating
+from dpmix.populations.tree.support import MAJORITY
 from dpmix.report.labels import label, shares
 from dpmix.runs.diagnostics import truncation_warning_of
 from dpmix.runs.effective_size import MIN_DRAWS

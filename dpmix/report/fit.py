@@ -1,4 +1,4 @@
-"""The fit of new files to a run (`dpmix.populations.misfit`): fit.csv, shifts.csv and warnings."""
+"""The fit of new files to a run (`dpmix.populations.draws.misfit`): fit.csv, shifts.csv and warnings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmix.populations.misfit import TAIL
+from dpmix.populations.draws.misfit import TAIL
 from dpmix.populations.result import Gating
 from dpmix.report import shifts
 from dpmix.runs.reader import Run

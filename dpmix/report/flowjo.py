@@ -2,7 +2,7 @@
 
 The samples of the workspace are the FCS files of the gating. Each has its compensation matrix, the transforms
 of the channels in use, and the same tree of gates: branches and populations as in hierarchy.xml
-(`dpmix.populations.nested`), the explored cells, and cell types inside their parents. Every gate
+(`dpmix.populations.gates.nested`), the explored cells, and cell types inside their parents. Every gate
 is a polygon in two channels. A vertex is on the linear scale of the file, and its polygon has straight sides
 on the scale of the transforms, as in FlowJo.
 
@@ -30,9 +30,9 @@ from dpmix.errors import DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
-from dpmix.populations.ellipses import as_polygon
 from dpmix.populations.explored import NAME as EXPLORED
-from dpmix.populations.nested import Node
+from dpmix.populations.gates.ellipses import as_polygon
+from dpmix.populations.gates.nested import Node
 from dpmix.populations.result import Gating
 from dpmix.report.flowjo_sample import Sample, Step, add_graph
 from dpmix.report.gatingml import Space, write_xml

@@ -15,7 +15,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.gates.polygons import PolygonGate
 from dpmix.report.gatingml import DATA, GATING, TRANSFORMS, Axis, Space, in_units
 
 COMPENSATED = "Comp-"

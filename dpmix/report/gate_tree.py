@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmix.populations.nested import Node
+from dpmix.populations.gates.nested import Node
 from dpmix.populations.result import Gating
 from dpmix.report.drawing import name_population, new_figure
 from dpmix.report.findings import numbers_of

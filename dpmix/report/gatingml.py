@@ -27,22 +27,23 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmix import __version__
 from dpmix.errors import ConfigError
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_channels import Channel, number_of
-from dpmix.inputs.fcs_spillover import Spillover
+from dpmix.inputs.fcs.channels import number_of
+from dpmix.inputs.fcs.spillover import Spillover
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.nested import Node
-from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.polygons import PolygonGate
+from dpmix.populations.gates.strategy import Strategy
 from dpmix.populations.result import Gating
-from dpmix.populations.strategy import Strategy
 from dpmix.system.files import write_text
+from dpmix.system.version import VERSION
 
 SPACE = "http://www.isac-net.org/std/Gating-ML/v2.0/"
 GATING, DATA, TRANSFORMS = f"{SPACE}gating", f"{SPACE}datatypes", f"{SPACE}transformations"
@@ -152,7 +153,7 @@ def write_gates(
     """
     root = ET.Element(f"{{{GATING}}}Gating-ML")
     note = ET.SubElement(ET.SubElement(root, f"{{{DATA}}}custom_info"), "dpmix")
-    note.attrib |= {"version": __version__, "run": gating.run, **({"parent": parent} if parent else {})}
+    note.attrib |= {"version": VERSION, "run": gating.run, **({"parent": parent} if parent else {})}
     for axis in {axis.transform: axis for axis in space.axes if axis.kind}.values():
         wrapper = ET.SubElement(root, f"{{{TRANSFORMS}}}transformation", {_transforms("id"): axis.transform})
         parameters = {_transforms(name): f"{value!r}" for name, value in axis.parameters}

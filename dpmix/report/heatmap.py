@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.rasters import Rasters
+from dpmix.populations.events.rasters import Rasters
 from dpmix.populations.result import TAIL, Gating
 from dpmix.report.labels import shown
 

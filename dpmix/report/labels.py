@@ -11,8 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from dpmix.model.mixture import Array
-from dpmix.populations.result import Estimates, Gating
-from dpmix.populations.strategy import Gate
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.gates.strategy import Gate
+from dpmix.populations.result import Gating
 from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first

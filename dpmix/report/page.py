@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from dpmix.inputs.events import RESOLUTION
+from dpmix.populations.events.outlines import SHARE
+from dpmix.populations.events.phenotypes import signs
 from dpmix.populations.explored import NAME, explored_of, extended
-from dpmix.populations.outlines import SHARE
-from dpmix.populations.phenotypes import signs
 from dpmix.populations.result import Gating
-from dpmix.populations.support import MAJORITY
+from dpmix.populations.tree.support import MAJORITY
 from dpmix.report import templates, type_tables
 from dpmix.report.biaxial import gate_plot, outlined_in, populations_plot
 from dpmix.report.coarseness import caption, coarseness_plot

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
+from dpmix.populations.events.outlines import smoothers
+from dpmix.populations.events.rasters import Rasters
 from dpmix.populations.explored import extended
-from dpmix.populations.outlines import smoothers
-from dpmix.populations.rasters import Rasters
 from dpmix.populations.result import Gating
 from dpmix.report.biaxial import VISIBLE
 from dpmix.report.decades import ticks_of

@@ -12,7 +12,8 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.marker_names import short_names
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
-from dpmix.populations.result import Gating, interval
+from dpmix.populations.events.estimates import interval
+from dpmix.populations.result import Gating
 from dpmix.report.drawing import new_figure
 from dpmix.report.labels import shortened
 from dpmix.runs.reader import Run

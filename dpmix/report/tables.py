@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array
-from dpmix.populations.comparison import Comparison
-from dpmix.populations.ellipses import EllipseGate
 from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of, extended
+from dpmix.populations.gates.comparison import Comparison
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.strategy import Gate, Strategy
 from dpmix.populations.result import QUANTILES, Gating
 from dpmix.populations.sample_draws import FILE, SampleDraws
-from dpmix.populations.strategy import Gate, Strategy
 from dpmix.report.gatingml import NamedGates, gate_name
 from dpmix.system.files import csv_text, write_text, writing
 
@@ -38,15 +38,16 @@ def write_tables(
     columns of the table of samples; its proportions are those of the sample's events, whatever their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
     a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
-    that of the mixture: far from 1, the interval is wide for this reason (`dpmix.populations.borders`).
-    `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.artefacts`), where the files have
-    scatter or viability, whose quantiles come last; without artefacts, proportions of these populations are
-    empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of the population's
-    weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain, and for a weight
-    that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels are on the
-    transformed scale; their cells are empty for a population without events. `phenotype` is a short name that
-    no other population has, `full phenotype` all markers with their levels. Both tables have a column `name`
-    if a population was named by hand. `_tree` describes tree.json.
+    that of the mixture: far from 1, the interval is wide for this reason
+    (`dpmix.populations.events.borders`). `artefact` is debris, doublets, dead cells or empty
+    (`dpmix.populations.events.artefacts`), where the files have scatter or viability, whose quantiles come
+    last; without artefacts, proportions of these populations are empty. `rhat` and `ess` are rank-normalised
+    split R-hat and bulk effective sample size of the population's weight in the run. They are empty for
+    Bayesian EM, with fewer than 8 draws of each chain, and for a weight that is the same in every draw;
+    `rhat` is inf if chains differ and do not move. Channels are on the transformed scale; their cells are
+    empty for a population without events. `phenotype` is a short name that no other population has, `full
+    phenotype` all markers with their levels. Both tables have a column `name` if a population was named by
+    hand. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the explored cells, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.

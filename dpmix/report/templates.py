@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from dpmix import __version__
+from dpmix.system.version import VERSION
 
 
 def read(name: str) -> str:
@@ -25,4 +25,4 @@ def render(template: str, **values: object) -> str:
     environment = Environment(
         loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(template).render(version=__version__, **values)
+    return environment.get_template(template).render(version=VERSION, **values)

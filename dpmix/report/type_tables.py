@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
-from dpmix.populations.result import Estimates, Gating, over_samples
-from dpmix.populations.types import CONTRADICTED, Types
+from dpmix.populations.events.estimates import Estimates, over_samples
+from dpmix.populations.result import Gating
+from dpmix.populations.types.types import CONTRADICTED, Types
 from dpmix.report.labels import shown
 from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text

@@ -17,8 +17,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpmix import __version__
 from dpmix.runs.profile import SPANS
+from dpmix.system.version import VERSION
 
 FORMAT_VERSION = 3  # that of 1.0.0; 1 and 2 were never released, and are refused
 COUNTERS = ("committed", "synced")
@@ -45,8 +45,8 @@ REFERENCES = "reference_events"  # the constant that a run has where mcmc.until 
 WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
 MAX_CHARACTERS = 2048  # bytes of a text
-# Sizes of what a run file keeps of its populations (`dpmix.populations.kept`): draws that they come from,
-# draws in their mean density, and points of it.
+# Sizes of what a run file keeps of its populations (`dpmix.populations.draws.kept`): draws that they come
+# from, draws in their mean density, and points of it.
 USED_DRAWS, POOLED_DRAWS, KEPT_POINTS = 100, 5, 5_000
 REQUIRED_ATTRIBUTES = ("config", "seed", "engine", "scaling", "data_hash", "n_events")
 AnyArray = npt.NDArray[Any]
@@ -160,8 +160,8 @@ class Layout:
     cohort : sequence of str
         Those of `COHORT` that the model has; none for a pooled model.
     judged : bool
-        The file has room for the populations and the verdict (`dpmix.populations.kept`); not in those of
-        earlier versions and of Bayesian EM.
+        The file has room for the populations and the verdict (`dpmix.populations.draws.kept`); not in those
+        of earlier versions and of Bayesian EM.
     """
 
     kind: str
@@ -331,7 +331,7 @@ def _attributes(layout: Layout) -> dict[str, Any]:
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()
     }
-    versions = {"dpmix": __version__, "numpy": np.__version__, "python": platform.python_version()}
+    versions = {"dpmix": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     return {
         "kind": layout.kind,
         "format_version": FORMAT_VERSION,

@@ -124,8 +124,8 @@ def interim_populations(weights: Array, means: Array, covariances: Array) -> Int
     A component joins the nearest component at whose mean the density is higher, unless there is a valley
     between the two means; then the next nearest, up to the eighth. Components that have joined are one group.
     A valley is a density more than 29% below the straight line between its values at the two means, on the
-    log scale: the depth from which `dpmix gate` separates populations (`dpmix.populations.valleys`), whatever
-    their sizes. So what it will report is monitored.
+    log scale: the depth from which `dpmix gate` separates populations (`dpmix.populations.tree.valleys`),
+    whatever their sizes. So what it will report is monitored.
 
     Parameters
     ----------

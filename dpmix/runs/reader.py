@@ -356,7 +356,7 @@ class Run:
     def kept(self) -> dict[str, Any] | None:
         """The group ``populations`` of the file, texts as str; None unless it is of all draws.
 
-        `dpmix.populations.kept` makes the populations of it, and `dpmix.runs.verdict` the verdict.
+        `dpmix.populations.draws.kept` makes the populations of it, and `dpmix.runs.verdict` the verdict.
         """
         if not self.committed or not self.has_place_for_populations:
             return None

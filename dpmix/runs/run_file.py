@@ -16,8 +16,8 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
                     held; lifted, 1 once a resume has gone beyond it; r_hat, ess and error [quantity], of the
                     last check
     populations     of MCMC, written at the end: the populations of `dpmix gate` by its defaults and the
-                    verdict on the run (`dpmix.populations.kept`); committed, the number of draws that they
-                    are of, -1 before the end
+                    verdict on the run (`dpmix.populations.draws.kept`); committed, the number of draws that
+                    they are of, -1 before the end
     constant_data   samples, scaling of the channels, ...: the constants of the layout
     committed       number of draws that are complete in every chain
     synced          number of draws known to be on the disk
@@ -27,7 +27,7 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
 A run may be killed at any time and may be read while it runs, so the file must be valid at every moment. It
 is laid out at its final size, NaN (or -1) where nothing is drawn yet; draws are then written to their places
 without the HDF5 library. The metadata never change, and the only lock keeps other writers out
-(`dpmix.system.locks`). After a power failure, any part of the writes since the last sync may be lost. Each
+(`dpmix.system.own_file`). After a power failure, any part of the writes since the last sync may be lost. Each
 place is only ever written with one value, so a lost value still reads NaN (or -1): this is how a reader
 detects it. Only the populations of a run that continues are written again; in between, their committed is -1.
 """

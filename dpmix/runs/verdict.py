@@ -1,7 +1,7 @@
 """The verdict on a run: whether its chains agree about its populations, in one sentence.
 
 Every command says it in these words. It is about the populations that `dpmix gate` finds by its defaults,
-which the run file keeps from the end of the run (`dpmix.populations.kept`). While a run is in progress,
+which the run file keeps from the end of the run (`dpmix.populations.draws.kept`). While a run is in progress,
 `dpmix info` and `run.verdict` judge interim populations (`dpmix.runs.monitors`), which are known at any time,
 and say that this is preliminary; so do they for a file of an earlier version, without that word.
 

@@ -31,7 +31,7 @@ from dpmix.api.parameters import CONFIG_KEYS, Parameters, make_config, threads_o
 from dpmix.cli import main
 from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
-from dpmix.populations.task import prepare
+from dpmix.populations.draws.task import prepare
 from dpmix.runs.describe import describe_run
 
 SMALL: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpmix.config.schema import Config
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.runs.mcmc import run_mcmc
 
 MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
@@ -17,7 +17,7 @@ MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with blood.fcs, of 2,500 events, and run.h5, 16 draws from two chains."""
     folder = tmp_path_factory.mktemp("study")
-    simulate.cytometry_like(2_500, seed=1).write(folder / "blood.fcs")
+    simulation.cytometry_like(2_500, seed=1).write(folder / "blood.fcs")
     settings = {
         "data": {"files": [str(folder / "blood.fcs")], "channels": MARKERS},
         "model": {"components": 24, "coarseness": None},

@@ -22,7 +22,7 @@ from dpmix.app.live import revision
 from dpmix.config.load import load_config, parse_config
 from dpmix.inputs.compensation import read_matrix
 from dpmix.inputs.opening import open_source
-from dpmix.populations.decisions import decisions_path, read_decisions
+from dpmix.populations.tree.decisions import decisions_path, read_decisions
 from dpmix.runs.bem import run_bem
 from dpmix.runs.reader import open_run
 

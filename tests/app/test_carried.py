@@ -15,7 +15,7 @@ from dpmix.app.carried import matched
 from dpmix.app.workspace import Workspace
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.system.console import quoted
 
@@ -26,7 +26,7 @@ RUN, MADE, DRAWS = "my run.h5", 3, 8
 def going_on(tmp_path: Path) -> Config:
     """The config of a run in a folder inside, which has been stopped after some draws."""
     (tmp_path / "inner").mkdir()
-    simulate.cytometry_like(2_500, seed=1).write(tmp_path / "inner" / "blood.fcs")
+    simulation.cytometry_like(2_500, seed=1).write(tmp_path / "inner" / "blood.fcs")
     config = Config.model_validate(
         {
             "data": {"files": [str(tmp_path / "inner" / "blood.fcs")], "channels": ["CD3", "CD4", "CD19"]},

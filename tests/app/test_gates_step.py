@@ -13,10 +13,10 @@ from workspaces import write_workspace
 
 from dpmix.app import gates
 from dpmix.app.workspace import Workspace
+from dpmix.commands.gate import gate
 from dpmix.errors import DpmixError
-from dpmix.populations.decisions import decisions_path
+from dpmix.populations.tree.decisions import decisions_path
 from dpmix.report import figures, page
-from dpmix.report.gate import gate
 
 GATES = {
     "T": {"APC-Cy7-A": (0.62, None)},

@@ -16,14 +16,14 @@ from dpmix.app import judging
 from dpmix.app.judging import Judging, Word, has_wanted, judged_path, open_judging
 from dpmix.app.live import Live
 from dpmix.app.workspace import StaleError, Workspace
+from dpmix.commands.explore import explore
+from dpmix.commands.gate import gate
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.explore.exploration import exploration
 from dpmix.explore.judgements import read_judgements
-from dpmix.populations.decisions import decisions_path
-from dpmix.populations.task import prepare
+from dpmix.populations.draws.task import prepare
+from dpmix.populations.tree.decisions import decisions_path
 from dpmix.report import figures, page
-from dpmix.report.explore import explore
-from dpmix.report.gate import gate
 
 RUN = "run.h5"
 

@@ -17,9 +17,9 @@ from dpmix.app import live, points
 from dpmix.app.points import Points
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError
-from dpmix.populations.cut import CutRule
-from dpmix.populations.decide import Decided
-from dpmix.populations.decisions import decisions_path
+from dpmix.populations.draws.decide import Decided
+from dpmix.populations.tree.cut import CutRule
+from dpmix.populations.tree.decisions import decisions_path
 
 
 @pytest.fixture

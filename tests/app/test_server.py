@@ -22,7 +22,7 @@ from platforms import not_on
 
 from dpmix.app.jobs import PROGRAM
 from dpmix.cli import main
-from dpmix.report.drift import drift
+from dpmix.commands.drift import drift
 from dpmix.runs.reader import open_run
 
 

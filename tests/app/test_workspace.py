@@ -17,12 +17,13 @@ import pytest
 from dpmix.app import counting, live
 from dpmix.app.jobs import Jobs, command
 from dpmix.app.workspace import StaleError, Workspace
+from dpmix.commands.drift import COLUMNS
+from dpmix.commands.gate import gate
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.populations.decisions import decisions_path, read_decisions
-from dpmix.populations.result import Gating, over_samples
+from dpmix.populations.events.estimates import over_samples
+from dpmix.populations.result import Gating
+from dpmix.populations.tree.decisions import decisions_path, read_decisions
 from dpmix.report import figures, page
-from dpmix.report.drift import COLUMNS
-from dpmix.report.gate import gate
 from dpmix.system.console import quoted
 
 Array = np.ndarray

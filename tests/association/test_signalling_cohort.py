@@ -11,7 +11,8 @@ from dpmix.association.design import make_design
 from dpmix.association.study import run_study
 from dpmix.config.data import DataConfig
 from dpmix.inputs.preprocess import prepare
-from dpmix.populations.sample_draws import Medians, SampleDraws
+from dpmix.populations.events.medians import Medians
+from dpmix.populations.sample_draws import SampleDraws
 
 KNOWN = {"pS6": 2.75, "pPlcg2": 1.60, "pErk": 1.20}
 

@@ -17,7 +17,8 @@ from dpmix.association.effects import Effects, adjust
 from dpmix.association.study import Study, count_responses, run_study
 from dpmix.cli import main
 from dpmix.errors import ConfigError
-from dpmix.populations.sample_draws import SampleDraws, medians
+from dpmix.populations.events.medians import medians
+from dpmix.populations.sample_draws import SampleDraws
 from dpmix.report.association_figures import differences_of, panels
 from dpmix.report.association_samples import groups_of, sample_map, strips_of
 from dpmix.report.drawing import CHARACTER, GAP, LINE_HEIGHT, labels_apart

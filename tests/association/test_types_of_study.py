@@ -16,9 +16,9 @@ from dpmix.association.study import run_study
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
-from dpmix.populations.sample_draws import FILE, SampleDraws
-from dpmix.populations.type_draws import TypeDraws, by_type
+from dpmix.inputs.simulate import simulation
+from dpmix.populations.sample_draws import FILE, SampleDraws, by_type
+from dpmix.populations.types.draws import TypeDraws
 from dpmix.report import association_page
 
 EVENTS, RATIO, DONORS = 2_500, 3.0, 8
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(1)
     rows = ["file,sample,group"]
     for donor in range(DONORS):
-        made = simulate.cytometry_like(8 * EVENTS, seed=donor)
+        made = simulation.cytometry_like(8 * EVENTS, seed=donor)
         share = random.lognormal(0.0, 0.2, len(made.populations))
         group = "treated" if donor % 2 else "control"
         if group == "treated":

@@ -23,15 +23,15 @@ from whole_runs import assert_identical
 
 from dpmix.cli import main
 from dpmix.cli.values import GivenPath
+from dpmix.commands import whole_run
 from dpmix.config.load import load_config, parse_config
 from dpmix.config.schema import Config
-from dpmix.engines import cuda
-from dpmix.engines.cuda_devices import DeviceInfo
+from dpmix.engines.cuda import engine as cuda
+from dpmix.engines.cuda.devices import DeviceInfo
 from dpmix.errors import DataError, DpmixError, EngineError
 from dpmix.inputs import channels
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_sources
-from dpmix.populations import whole_run
 from dpmix.runs import bem, describe, loop, mcmc, reader
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.profile import SPANS
@@ -110,7 +110,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_gate_imports_libraries_only_when_needed() -> None:
     heavy = "{'matplotlib', 'bokeh', 'pyarrow', 'scipy.stats', 'scipy.optimize', 'dpmix.explore.explorer',"
     heavy += "'scipy.cluster', 'scipy.sparse'}"
-    check = f"import sys, dpmix.report.gate; print({heavy} & {{*sys.modules}} or 'none')"
+    check = f"import sys, dpmix.commands.gate; print({heavy} & {{*sys.modules}} or 'none')"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "none"
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmix.drift.fit import SignalFit
-from dpmix.drift.likelihood import Points
+from dpmix.drift.points import Points
 from dpmix.model.mixture import Array
 
 

@@ -19,8 +19,8 @@ from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.device import Device
 from dpmix.drift.fit import SignalFit
-from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
+from dpmix.drift.points import Points, make_points
 from dpmix.errors import DpmixError
 from dpmix.model.mixture import Array
 
@@ -33,7 +33,7 @@ NUMBERS = ("mean", "sd", "variances", "ranges", "weights")
 @pytest.fixture
 def device(cuda_devices: Callable[[int], None]) -> Iterator[Device]:
     cuda_devices(1)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift()
     yield made
@@ -137,7 +137,7 @@ def test_launches_and_order_of_threads_do_not_change_a_bit(
     whole = local_posterior(points, fit, AT, SLOPE_SD, 20, device=device)
     for order, per_launch in ((1, 10), (9, 3), (0, 1)):
         emulated_devices(order=order)
-        monkeypatch.setattr("dpmix.engines.cuda_drift.PER_LAUNCH", per_launch)
+        monkeypatch.setattr("dpmix.engines.cuda.drift.PER_LAUNCH", per_launch)
         again = local_posterior(points, fit, AT, SLOPE_SD, 20, device=device)
         assert all_bits(again) == all_bits(whole)
 
@@ -214,8 +214,8 @@ def test_wrong_kernels_are_caught(
 ) -> None:
     cuda_devices(1)
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    monkeypatch.setattr("dpmix.engines.cuda_drift.CANDIDATES", 128 if "128" in wrong else 256)
-    from dpmix.engines.cuda_drift import CudaDrift
+    monkeypatch.setattr("dpmix.engines.cuda.drift.CANDIDATES", 128 if "128" in wrong else 256)
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift()
     try:
@@ -250,7 +250,7 @@ def test_command_gives_the_table_of_the_cpu(
     sample = tmp_path / "sample.fcs"
     made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "2400", "--drift", "slow"])
     assert made.exit_code == 0, made.output
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     used, plain = [], CudaDrift.predict_locally
 

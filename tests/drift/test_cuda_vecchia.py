@@ -16,7 +16,8 @@ from test_likelihood import KINDS, exact_value, example
 from dpmix.cli import main
 from dpmix.drift.covariance import Correlation, Covariance
 from dpmix.drift.fit import SignalPrior, fit, fit_blocks
-from dpmix.drift.likelihood import Points, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import Points, make_points
 from dpmix.errors import DpmixError
 
 KERNELS = ["vecchia_threads", "vecchia_batches", "vecchia_blocks"]
@@ -26,7 +27,7 @@ INTERVAL = ("range", "low", "high")
 @pytest.fixture
 def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift()
     yield made
@@ -36,7 +37,7 @@ def device(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 @pytest.fixture
 def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
     cuda_devices(1)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift(precision="single")
     yield made
@@ -44,7 +45,7 @@ def single(cuda_devices: Callable[[int], None]) -> Iterator[object]:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    monkeypatch.setattr("dpmix.engines.cuda_drift.variant", lambda n, m: kernel)
+    monkeypatch.setattr("dpmix.engines.cuda.drift.variant", lambda n, m: kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -150,7 +151,7 @@ def test_wrong_float32_kernels_are_caught(
 ) -> None:
     cuda_devices(1)
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     force(monkeypatch, kernel)
     made = CudaDrift(precision="single")
@@ -231,7 +232,7 @@ def test_wrong_kernels_are_caught(
     if "plain" in right and kernel == "vecchia_threads":
         pytest.skip("a thread has one point")
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     force(monkeypatch, kernel)
     made = CudaDrift()
@@ -253,7 +254,7 @@ def test_singular_covariance_is_an_error(
 
 
 def test_variants_are_chosen_by_points_and_neighbours() -> None:
-    from dpmix.engines.cuda_drift import variant
+    from dpmix.engines.cuda.drift import variant
 
     assert variant(100_000, 30) == "vecchia_threads"
     assert variant(2_000, 32) == "vecchia_batches"
@@ -282,7 +283,7 @@ def test_command_gives_the_table_of_the_cpu(
     sample = tmp_path / "sample.fcs"
     made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "5000", "--drift", "slow"])
     assert made.exit_code == 0, made.output
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     used = []
     plain = CudaDrift.sums
@@ -307,7 +308,7 @@ def test_command_gives_the_table_of_the_cpu(
 
 @pytest.mark.usefixtures("emulated_devices")
 def test_a_device_keeps_the_points_of_a_fit() -> None:
-    from dpmix.engines.cuda_drift import CudaDrift
+    from dpmix.engines.cuda.drift import CudaDrift
 
     rng = np.random.default_rng(3)
     one, other = (

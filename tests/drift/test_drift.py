@@ -15,10 +15,10 @@ from dpmix.cli import main
 from dpmix.drift.covariance import CORRELATIONS, Correlation
 from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.judge import judge
-from dpmix.drift.likelihood import make_points
+from dpmix.drift.points import make_points
 from dpmix.errors import DataError
 from dpmix.inputs.event_times import time_problem
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.gated_events import in_population, read_gated
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.recording import Recording, study

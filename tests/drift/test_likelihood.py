@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal
 
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import SignalPrior, fit
-from dpmix.drift.likelihood import Points, coarse_to_fine, likelihood, make_points
+from dpmix.drift.likelihood import likelihood
+from dpmix.drift.points import Points, coarse_to_fine, make_points
 from dpmix.drift.posterior import posterior
 from dpmix.engines.cpu import instruction_sets
 from dpmix.model.mixture import Array

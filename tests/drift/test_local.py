@@ -11,8 +11,8 @@ from dense import dense_posterior
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.fit import SignalFit
 from dpmix.drift.judge import judge
-from dpmix.drift.likelihood import Points, make_points
 from dpmix.drift.local import LOCAL_SDS, MAX_CANDIDATES, LocalPosterior, local_posterior, shared_trend
+from dpmix.drift.points import Points, make_points
 from dpmix.model.mixture import Array
 
 KINDS: list[Correlation] = list(CORRELATIONS)

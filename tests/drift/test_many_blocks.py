@@ -16,8 +16,8 @@ from dpmix.cli import main
 from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import SignalFit
 from dpmix.drift.judge import judge
-from dpmix.drift.likelihood import make_points
 from dpmix.drift.local import local_blocks
+from dpmix.drift.points import make_points
 from dpmix.drift.posterior import posterior
 from dpmix.inputs.gated_events import read_gated
 from dpmix.inputs.recording import Recording, study
@@ -135,7 +135,7 @@ def test_the_table_of_a_gating_is_read_once(tmp_path: Path, monkeypatch: pytest.
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "events.parquet")
     reads = []
     monkeypatch.setattr(
-        "dpmix.report.drift.read_gated", lambda folder: reads.append(folder) or read_gated(folder)
+        "dpmix.commands.drift.read_gated", lambda folder: reads.append(folder) or read_gated(folder)
     )
     given = ["drift", str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(main, [*given, "--gated", str(tmp_path), "--population", "1", "--threads", "1"])

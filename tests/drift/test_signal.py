@@ -14,7 +14,7 @@ from dpmix.drift.averages import average, group_sizes, group_starts
 from dpmix.drift.covariance import CORRELATIONS, Correlation, Covariance
 from dpmix.drift.exact import smooth, whiten
 from dpmix.drift.fit import SignalFit, SignalPrior, fit, fit_blocks
-from dpmix.drift.likelihood import Points, make_points
+from dpmix.drift.points import Points, make_points
 from dpmix.drift.posterior import SignalPosterior, posterior
 from dpmix.model.mixture import Array
 

@@ -17,8 +17,8 @@ from distributed import LocalCluster
 from engine_contract import AnyEngine, Floats, assert_same_stats
 
 from dpmix.config.engine import EngineConfig
-from dpmix.engines.cluster import ClusterEngine
-from dpmix.engines.cluster_connect import connected
+from dpmix.engines.cluster.connect import connected
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Ints, Mixture
 from dpmix.model.sample_weights import SampleWeights

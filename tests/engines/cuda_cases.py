@@ -17,7 +17,7 @@ from engine_contract import (
 )
 
 from dpmix.engines.cpu import instruction_sets
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights

@@ -45,7 +45,7 @@ class FakeCudaEngine(CpuEngine):
 
 
 class FakeCuda:
-    """A replacement of the module `dpmix.engines.cuda`."""
+    """A replacement of the module `dpmix.engines.cuda.engine`."""
 
     CudaEngine = FakeCudaEngine
 

@@ -19,12 +19,12 @@ from cluster_cases import N_CHUNKS, N, assert_same, engine_on, everything, threa
 from distributed import LocalCluster
 from engine_contract import AnyEngine, EngineContract, Floats, problem, weights_of
 
-from dpmix.engines import cluster_part, cluster_placement
-from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cluster import part, placement
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.cohort import CohortEngine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_cohort import CudaCohortEngine
+from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, SampleTerms
 from dpmix.model.resolution import of_clouds
@@ -83,7 +83,7 @@ def test_draws_of_weighted_events_are_bit_for_bit_those_of_one_process(
 def test_chunks_are_assigned_once_if_some_workers_get_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cluster_placement, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(placement, "LOOK_SECONDS", 0.0)
     events, mixture = problem(100, 2, 2)
     with (
         caplog.at_level(logging.INFO, "dpmix"),
@@ -107,7 +107,7 @@ def test_a_part_is_made_once_whether_it_fits_a_workers_memory_or_not(
         made.append("scratch" in options)
         return CpuEngine(values, **options)
 
-    monkeypatch.setattr(cluster_part, "CpuEngine", making)
+    monkeypatch.setattr(part, "CpuEngine", making)
     limits = dict.fromkeys((f"distributed.worker.memory.{what}" for what in ("spill", "pause")), False)
     with (
         dask.config.set(limits),
@@ -140,7 +140,7 @@ def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(
             before = bytes_sent(local)
             engine.draw_labels(mixture, Key(3, 0, 1))
             sent.append(bytes_sent(local) - before)
-    parameters = cluster_part.size_of_mixture(mixture)
+    parameters = part.size_of_mixture(mixture)
     state = 4 * 8 * (64 * 6 * 7 // 2 + 1)
     assert sent[0] == sent[1]
     assert parameters + 2 * state <= sent[0] < parameters + 2 * state + 4096

@@ -23,9 +23,10 @@ from whole_runs import a_config, assert_identical, write_events
 
 from dpmix.cli import main
 from dpmix.config.engine import EngineConfig
-from dpmix.engines import cluster_connect, cluster_part
-from dpmix.engines.cluster import ClusterEngine
-from dpmix.engines.cluster_connect import closing_quietly, connected
+from dpmix.engines.cluster import connect
+from dpmix.engines.cluster import part as cluster_part
+from dpmix.engines.cluster.connect import closing_quietly, connected
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.engines.shares import contiguous_shares
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK
@@ -34,7 +35,7 @@ from dpmix.runs.mcmc import run_mcmc
 
 
 def test_errors_are_reported_before_a_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1.0)
     write_events(tmp_path / "events.npy", 1000)
     (tmp_path / "run.yaml").write_text("data: {files: [events.npy]}\nengine: {backend: cluster}\n")
     options = ["--set", "engine.scheduler=tcp://127.0.0.1:1", "--output", str(tmp_path / "run.h5")]
@@ -76,17 +77,17 @@ def test_the_connection_is_repeated_after_an_assertion_of_dask(
 ) -> None:
     """If other messages arrive with the first one, an assertion in Dask fails."""
     answers: list[type[Exception]] = [AssertionError, AssertionError]
-    client = cluster_connect.Client
+    client = connect.Client
 
     def begin(*arguments: object, **options: object) -> object:
         if answers:
             raise answers.pop()
         return client(*arguments, **options)
 
-    monkeypatch.setattr(cluster_connect, "Client", begin)
+    monkeypatch.setattr(connect, "Client", begin)
     with closing_quietly(connected(one_worker.scheduler_address)) as found:
         assert found.status == "running"
-    answers += [AssertionError] * cluster_connect.CONNECT_TIMES
+    answers += [AssertionError] * connect.CONNECT_TIMES
     with pytest.raises(DpmixError, match="no Dask scheduler answers"):
         connected(one_worker.scheduler_address)
 
@@ -105,7 +106,7 @@ def test_a_system_error_on_a_worker_is_reported(
 
 
 def test_a_scheduler_without_workers_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1.0)
     with threads() as local, pytest.raises(DpmixError, match="no worker: start some with dask worker"):
         engine_on(local.scheduler_address, problem(100, 2, 2)[0], tmp_path)
 
@@ -156,7 +157,7 @@ def test_an_unusable_worker_is_reported(
     said: str,
 ) -> None:
     monkeypatch.setattr(
-        cluster_connect.Client, "run", lambda self, task, workers, on_error: dict.fromkeys(workers, about)
+        connect.Client, "run", lambda self, task, workers, on_error: dict.fromkeys(workers, about)
     )
     with pytest.raises(DpmixError, match=said):
         engine_on(one_worker.scheduler_address, problem(100, 2, 2)[0], tmp_path)
@@ -232,9 +233,7 @@ def test_the_recipe_of_two_terminals(tmp_path: Path, environment: dict[str, str]
 def test_the_recipe_of_slurm_on_a_queue_of_this_machine(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        cluster_connect, "CONNECT_SECONDS", 60.0
-    )  # jobs take as long to start as the machine is busy
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 60.0)  # jobs take as long to start as the machine is busy
     ((kind, text),) = recipe("Slurm")
     assert kind == "python"
     here = {

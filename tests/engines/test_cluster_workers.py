@@ -25,14 +25,16 @@ from platforms import PLATFORM
 from whole_runs import a_config, assert_identical, wait_for_draws, write_events
 
 from dpmix.cli import main
+from dpmix.commands.gate import gate
 from dpmix.config.write import to_yaml
-from dpmix.engines import cluster, cluster_connect, cluster_placement
-from dpmix.engines.cluster import ClusterEngine
+from dpmix.engines.cluster import connect
+from dpmix.engines.cluster import engine as cluster
+from dpmix.engines.cluster import placement as cluster_placement
+from dpmix.engines.cluster.engine import ClusterEngine
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture
 from dpmix.model.streams import Key
-from dpmix.report.gate import gate
 from dpmix.runs.loop import SweepReport
 from dpmix.runs.mcmc import run_mcmc
 
@@ -124,7 +126,7 @@ def test_a_lost_scheduler_is_reported_by_the_next_call(
         engine.draw_labels(mixture, Key(3, 0, 0))
         processes.scheduler.kill()
         processes.scheduler.wait()
-        monkeypatch.setattr(cluster_connect, "CONNECT_SECONDS", 2.0)
+        monkeypatch.setattr(connect, "CONNECT_SECONDS", 2.0)
         for ask in (
             lambda: engine.draw_labels(mixture, Key(3, 0, 1)),
             lambda: engine.labels(0),

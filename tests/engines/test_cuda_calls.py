@@ -11,7 +11,7 @@ import pytest
 from cuda_cases import SPLIT, Emulate
 from engine_contract import halves, problem
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 
@@ -44,13 +44,13 @@ class CountedDriver:
 def driver(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> CountedDriver:
     """Count the driver's functions and the launches of passes."""
     emulated_devices(2)
-    from dpmix.engines import cuda_device_lane, cuda_device_memory, cuda_device_pass
-    from dpmix.engines.cuda_device_kernels import Kernels
+    from dpmix.engines.cuda import lane, memory, passes
+    from dpmix.engines.cuda.kernels import Kernels
 
-    counted, launch = CountedDriver(cuda_device_pass.driver), Kernels.launch
-    monkeypatch.setattr(cuda_device_pass, "driver", counted)
-    monkeypatch.setattr(cuda_device_memory, "driver", counted)
-    monkeypatch.setattr(cuda_device_lane, "driver", counted)
+    counted, launch = CountedDriver(passes.driver), Kernels.launch
+    monkeypatch.setattr(passes, "driver", counted)
+    monkeypatch.setattr(memory, "driver", counted)
+    monkeypatch.setattr(lane, "driver", counted)
 
     def counted_launch(*arguments: Any) -> None:
         counted.calls["launch"] += 1

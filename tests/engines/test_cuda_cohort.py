@@ -19,9 +19,9 @@ from dpmix.engines import cohort_sums, exact
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort import CohortEngine, of_sample
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_cohort import CudaCohortEngine
-from dpmix.engines.cuda_work import Pass
+from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.work import Pass
 from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Ints, Mixture, SampleTerms, Stats

@@ -37,10 +37,10 @@ from engine_contract import (
 )
 from reference import ReferenceEngine
 
-from dpmix.engines import cuda
 from dpmix.engines.base import Engine
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda import engine as cuda
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.shares import ChunkQueue, interleaved_shares
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK
@@ -311,7 +311,7 @@ def test_memory_comes_back(emulated_devices: Emulate) -> None:
 FORGETFUL = """
 import numpy as np
 from dpmix.model.streams import Key
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model.mixture import Mixture
 mixture = Mixture(np.zeros(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(1))
 engine = CudaEngine(np.zeros((9, 2), np.float32))
@@ -363,7 +363,7 @@ def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
 
 
 def test_time_is_counted_once() -> None:
-    from dpmix.engines.cuda_device_pass import union_length
+    from dpmix.engines.cuda.passes import union_length
 
     assert union_length([]) == 0.0
     assert union_length([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (1.1, 1.2)]) == 3.5

@@ -78,7 +78,7 @@ def check_both(device: Any, own: Problem) -> None:
 def open_device(cuda_devices: Callable[[int], None]) -> Iterator[Callable[..., Any]]:
     """Opens devices with events; closes them after the test."""
     cuda_devices(1)
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     opened = []
 
@@ -124,7 +124,7 @@ def test_order_of_threads_does_not_change_a_bit(
 def test_events_stay_on_the_devices(emulated_devices: Callable[..., None]) -> None:
     from cuda_on_cpu import emulator
 
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     emulated_devices(2)
     own = problem(*LARGE)
@@ -144,7 +144,7 @@ def test_events_stay_on_the_devices(emulated_devices: Callable[..., None]) -> No
 def test_events_pass_through_a_device_that_is_short_of_memory(emulated_devices: Callable[..., None]) -> None:
     from cuda_on_cpu import emulator
 
-    from dpmix.engines.cuda_gaussian_process import SPARE, CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import SPARE, CudaGaussianProcess
 
     own = problem(*LARGE)
     emulated_devices(1, memory=SPARE)
@@ -170,7 +170,7 @@ def test_events_pass_through_a_device_that_is_short_of_memory(emulated_devices: 
 def test_a_failed_device_leaves_its_chunks_to_the_others(
     call: str, emulated_devices: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     own = problem(*LARGE)
     emulated_devices(2)
@@ -188,7 +188,7 @@ def test_a_failed_device_leaves_its_chunks_to_the_others(
 
 
 def test_a_device_that_cannot_be_opened_is_an_error(emulated_devices: Callable[..., None]) -> None:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     events = problem(*SIZES[1]).events
     emulated_devices(2, fail="1:cuCtxCreate:1")
@@ -231,7 +231,7 @@ def test_wrong_kernels_are_caught(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     emulated_devices(threads=1)
     for path in [*build.FOLDER.glob("*.cuh"), build.FOLDER / "gaussian_process.cu"]:

@@ -24,7 +24,7 @@ from engine_contract import (
 )
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.streams import Key

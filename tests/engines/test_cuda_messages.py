@@ -15,8 +15,9 @@ from cuda_on_cpu import emulator
 from engine_contract import problem
 
 from dpmix.cli import main
-from dpmix.engines import cuda, cuda_devices
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda import devices as cuda_devices
+from dpmix.engines.cuda import engine as cuda
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.model.streams import Key
@@ -99,7 +100,7 @@ def test_an_error_of_any_call_is_one_line(emulated_devices: Emulate) -> None:
 def test_an_error_of_a_kernel_says_where_to_look(
     emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpmix.engines.cuda_messages import failure
+    from dpmix.engines.cuda.messages import failure
 
     said = failure(RuntimeError("cuEventSynchronize failed: an illegal memory access was encountered - "))
     assert said.startswith("cuEventSynchronize failed: an illegal memory access was encountered: ")

@@ -12,9 +12,9 @@ import pytest
 from cuda_draws import Draws, Labels
 from engine_contract import assert_same_stats, problem
 
-from dpmix.engines.cuda import CudaEngine
-from dpmix.engines.cuda_pruning import RETRY, WORTH, PruningRule
-from dpmix.engines.cuda_work import Account
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.engines.cuda.pruning import RETRY, WORTH, PruningRule
+from dpmix.engines.cuda.work import Account
 from dpmix.kernels import build
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Mixture

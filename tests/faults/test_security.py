@@ -24,7 +24,7 @@ from test_draws import layout, state
 from dpmix.cli import main
 from dpmix.config.load import parse_config
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.report.event_files import event_paths
 from dpmix.runs.checkpoint import checkpoint_path

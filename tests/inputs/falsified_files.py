@@ -17,8 +17,8 @@ import odd_files
 from odd_files import FLOATS, NAMES, NO_TIME, WORDS, fcs_bytes, keywords_of
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import read_header
-from dpmix.inputs.fcs_data import read_events
+from dpmix.inputs.fcs.data import read_events
+from dpmix.inputs.fcs.header import read_header
 
 N_FILES = 8_000
 SEED = 16

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from test_fcs import channel_keywords, make_fcs
 
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 
 Array = npt.NDArray[Any]
 N = 2_000

@@ -20,7 +20,7 @@ from dpmix import open_run
 from dpmix.errors import DataError
 from dpmix.inputs import atoms, blocks
 from dpmix.inputs.atoms import Atom, find, normals, spread
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.transforms import Scaling, Transform
 from dpmix.runs.mcmc import run_mcmc
 

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from dpmix.config.data import DataConfig
 from dpmix.errors import DpmixError
 from dpmix.inputs.controls import Control, by_number
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.preprocess import prepare
 
 Array = np.ndarray

@@ -18,12 +18,12 @@ from dpmix.cli import main
 from dpmix.config.data import DataConfig
 from dpmix.errors import DataError
 from dpmix.inputs import default_channels, mass
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import measurement, why_left_out
 from dpmix.inputs.default_channels import MOST_EVENTS, choose_channels, some_rows
 from dpmix.inputs.event_times import time_channel
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import Recorded, prepare

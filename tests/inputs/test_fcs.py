@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpmix.errors import DataError
-from dpmix.inputs.fcs import Header, read_header
-from dpmix.inputs.fcs_data import read_events, write_fcs
+from dpmix.inputs.fcs.data import read_events, write_fcs
+from dpmix.inputs.fcs.header import Header, read_header
 
 
 def make_fcs(

@@ -22,7 +22,7 @@ from test_fcs import channel_keywords, make_fcs
 
 from dpmix.cli import main
 from dpmix.inputs import gather
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.limits import Scan
 from dpmix.runs.reader import open_run

@@ -13,7 +13,7 @@ from lxml import etree
 from workspaces import write_workspace
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.transforms import Transform
@@ -106,7 +106,9 @@ def test_transforms_of_flowjo(cells: tuple[Path, Array], theirs: object, ours: T
 def test_a_transform_that_no_scale_has_is_refused(cells: tuple[Path, Array]) -> None:
     biex = flowkit.transforms.WSPBiexTransform(5, -10, 4.4, 262144.0)
     gates = gates_of(cells[0], transform=biex)
-    with pytest.raises(ConfigError, match=r"transform of A-A is not valid \(logicle: .*; give a transform in"):
+    with pytest.raises(
+        ConfigError, match=r"transform of A-A is not valid \(logicle: .*; give a transform in"
+    ):
         gates.transforms(open_source(cells[0]))
 
 

@@ -13,7 +13,7 @@ from dpmix.cli import main
 from dpmix.config.data import DataConfig
 from dpmix.config.load import load_config, parse_config
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.marker_names import plain_name, short_names
 from dpmix.inputs.preprocess import prepare, prepare_like
 

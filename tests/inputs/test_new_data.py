@@ -20,7 +20,7 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.event_times import read_times, times_of
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.preprocess import prepare, prepare_like
 from dpmix.inputs.suggest import suggest

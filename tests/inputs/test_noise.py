@@ -19,7 +19,7 @@ from dpmix import open_run
 from dpmix.config.data import DataConfig
 from dpmix.inputs import transforming
 from dpmix.inputs.atoms import content_keys, normals
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.preprocess import prepare
 from dpmix.inputs.storage import Storage, is_in_file
 from dpmix.runs.mcmc import run_mcmc

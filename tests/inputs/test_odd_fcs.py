@@ -15,12 +15,12 @@ from odd_files import CASES, FLOATS, NAMES, NO_TIME, WORDS, Case, fcs_bytes, key
 from test_fcs import channel_keywords, make_fcs
 
 from dpmix.cli import main
+from dpmix.commands.gate import predict
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs import Header, read_header
-from dpmix.inputs.fcs_data import read_events
+from dpmix.inputs.fcs.data import read_events
+from dpmix.inputs.fcs.header import Header, read_header
 from dpmix.inputs.opening import open_source
 from dpmix.report.fcs_export import Added, Copy
-from dpmix.report.gate import predict
 from dpmix.runs.reader import open_run
 
 SETTINGS = "model: {components: 4}\nmcmc: {burn_in: 2, draws: 3}\nengine: {backend: cpu, threads: 1}\n"

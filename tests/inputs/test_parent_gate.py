@@ -12,7 +12,7 @@ from workspaces import write_workspace
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import parent_gate
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import prepare, prepare_like

@@ -20,14 +20,14 @@ from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import blocks, gather
 from dpmix.inputs.atoms import Atom
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.channel_names import why_left_out
 from dpmix.inputs.channels import match
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_channels import Channel
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.preprocess import prepare
-from dpmix.inputs.simulate import cytometry_like
+from dpmix.inputs.simulate.simulation import cytometry_like
 from dpmix.inputs.suggest import suggest
 from dpmix.inputs.transforms import Scaling, Transform
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmix.config.data import DataConfig
-from dpmix.inputs.fcs_channels import Channel
+from dpmix.inputs.channel import Channel
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.quality_channels import quality_roles
 

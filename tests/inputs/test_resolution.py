@@ -13,7 +13,7 @@ from test_preprocess import events_of
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.mass import cofactor_of_counts
 from dpmix.inputs.preprocess import Recorded, prepare, prepare_like
 from dpmix.inputs.resolution import of_counts, of_steps

@@ -10,8 +10,8 @@ from scipy import stats
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.opening import open_source
-from dpmix.inputs.simulate import cytometry_like, from_model
-from dpmix.inputs.simulate_faults import Fault
+from dpmix.inputs.simulate.faults import Fault
+from dpmix.inputs.simulate.simulation import cytometry_like, from_model
 from dpmix.model.prior import Prior
 
 

@@ -18,7 +18,7 @@ from platforms import USES_LINUX
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.channel_names import why_not_measured
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source, open_sources
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import TEXT_BLOCK

@@ -17,8 +17,8 @@ from dpmix.drift.summaries import block_starts, summarise
 from dpmix.errors import DataError
 from dpmix.inputs.events import Events
 from dpmix.inputs.preprocess import prepare, prepare_like
-from dpmix.inputs.simulate import Simulation, cytometry_like
-from dpmix.inputs.simulate_faults import Fault
+from dpmix.inputs.simulate.faults import Fault
+from dpmix.inputs.simulate.simulation import Simulation, cytometry_like
 from dpmix.model.mixture import Array
 from dpmix.runs.reader import open_run
 

@@ -14,7 +14,7 @@ import pytest
 from workspaces import write_workspace
 
 from dpmix.errors import ConfigError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.inputs.type_examples import are_examples, read_examples
 

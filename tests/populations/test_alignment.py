@@ -17,8 +17,8 @@ from whole_runs import a_config, contents
 
 from dpmix import open_run
 from dpmix.errors import ConfigError, DataError
-from dpmix.populations.alignment import align, write_aligned
-from dpmix.populations.partitions import contingency
+from dpmix.populations.draws.alignment import align, write_aligned
+from dpmix.populations.tree.partitions import contingency
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import Run
 from dpmix.system.extras import import_arviz
@@ -232,7 +232,7 @@ def test_draws_in_the_file_are_ordered_by_number(sampled: Run, tmp_path: Path) -
 def test_a_disk_without_space_is_an_error_before_hdf5_writes(
     sampled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpmix.populations.alignment.HDF5_BYTES", 2**60)
+    monkeypatch.setattr("dpmix.populations.draws.alignment.HDF5_BYTES", 2**60)
     with pytest.raises(DataError, match=r"a\.nc: cannot be written: "):
         write_aligned(tmp_path / "a.nc", sampled, [[0, 0]], np.arange(6)[None])
     assert not list(tmp_path.iterdir())

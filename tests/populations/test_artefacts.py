@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from dpmix.populations.artefacts import artefacts, main_cells
+from dpmix.populations.events.artefacts import artefacts, main_cells
 from dpmix.populations.result import QUANTILES
 
 Array = np.ndarray

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpmix.kernels import _cpu
-from dpmix.populations.proportions import draw_populations
+from dpmix.populations.events.proportions import draw_populations
 
 N_DRAWS = 3
 GOLDEN = np.float32(0.6180339887)

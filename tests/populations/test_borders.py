@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations import proportions
-from dpmix.populations.borders import MOST, estimate_proportions, shape_ratios, widen
-from dpmix.populations.result import interval
+from dpmix.populations.events import proportions
+from dpmix.populations.events.borders import MOST, estimate_proportions, shape_ratios, widen
+from dpmix.populations.events.estimates import interval
 
 SHARES = np.array([0.8, 0.15, 0.05])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmix.populations import types
-from dpmix.populations.levels import DOUBT, fit_levels, log_factors
-from dpmix.populations.types import (
+from dpmix.populations.types import types
+from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors
+from dpmix.populations.types.types import (
     SHARED,
     assess_cells,
     component_shares,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpmix.inputs.events import Events
-from dpmix.populations.comparison import Comparison, compare, gated_samples
+from dpmix.populations.gates.comparison import Comparison, compare, gated_samples
 
 GATES = ("T", "T/CD4", "T/CD8", "B", "none")
 

@@ -12,8 +12,8 @@ import pytest
 from test_find import POPULATIONS, Normals, cpu, normals, truth, write_run
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.populations.convergence import chain_weights
-from dpmix.populations.find import Populations, find_populations
+from dpmix.populations.draws.convergence import chain_weights
+from dpmix.populations.draws.find import Populations, find_populations
 from dpmix.runs.verdict import mixing_of, r_hat_limit
 
 Array = np.ndarray

@@ -10,8 +10,10 @@ import pytest
 from test_find import cpu, normals, write_run
 
 from dpmix.errors import ConfigError
-from dpmix.populations.decide import Decided, act, decided, split, start
-from dpmix.populations.decisions import (
+from dpmix.populations.draws.decide import Decided, act, decided, split, start
+from dpmix.populations.draws.find import decided_populations, find_populations, forest_of
+from dpmix.populations.draws.forest import Forest
+from dpmix.populations.tree.decisions import (
     LONGEST_NAME,
     Colour,
     Cut,
@@ -23,9 +25,7 @@ from dpmix.populations.decisions import (
     read_decisions,
     write_decisions,
 )
-from dpmix.populations.find import decided_populations, find_populations, forest_of
-from dpmix.populations.forest import Forest
-from dpmix.populations.tree import Tree
+from dpmix.populations.tree.tree import Tree
 
 # Five populations: two pairs at 5 standard deviations, the pairs 20 apart, and one 60 away.
 PLACES = ((0.35, 0.0), (0.25, 5.0), (0.2, 25.0), (0.12, 30.0), (0.08, 90.0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.model.mixture import Mixture
-from dpmix.populations.examples import (
+from dpmix.populations.types.examples import (
     DISPERSION,
     FEWEST,
     MOST,

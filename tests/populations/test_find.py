@@ -15,11 +15,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
-from dpmix.populations import find, pooling
-from dpmix.populations.cut import CutRule
-from dpmix.populations.find import Populations, find_populations
-from dpmix.populations.pooling import mixture_of_draw
-from dpmix.populations.tree import LEVEL, Tree
+from dpmix.populations.draws import find, pooling
+from dpmix.populations.draws.find import Populations, find_populations
+from dpmix.populations.draws.pooling import mixture_of_draw
+from dpmix.populations.tree.cut import CutRule
+from dpmix.populations.tree.tree import LEVEL, Tree
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, Layout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter

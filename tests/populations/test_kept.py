@@ -19,14 +19,14 @@ from whole_runs import a_config, assert_identical, write_events
 
 import dpmix
 from dpmix.cli import main
+from dpmix.commands.gate import gate, predict
 from dpmix.config.write import to_yaml
-from dpmix.populations import find, kept
-from dpmix.populations.convergence import chain_weights
-from dpmix.populations.find import Populations, find_populations
-from dpmix.populations.kept import RULE, keep_populations, kept_populations, populations_of_run
-from dpmix.populations.local_engine import engine_maker
+from dpmix.populations.draws import find, kept
+from dpmix.populations.draws.convergence import chain_weights
+from dpmix.populations.draws.find import Populations, find_populations
+from dpmix.populations.draws.kept import RULE, keep_populations, kept_populations, populations_of_run
+from dpmix.populations.draws.local_engine import engine_maker
 from dpmix.populations.sample_draws import SampleDraws
-from dpmix.report.gate import gate, predict
 from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.verdict import mixing_of

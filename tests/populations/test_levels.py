@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpmix.populations import levels
-from dpmix.populations.levels import DOUBT, Marker, distinguished, fit_levels, log_factors, with_base
+from dpmix.populations.types import levels
+from dpmix.populations.types.levels import DOUBT, Marker, distinguished, fit_levels, log_factors, with_base
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpmix.inputs.controls import Control
-from dpmix.populations.levels import DOUBT, fit_levels, log_factors
-from dpmix.populations.phenotypes import levels
+from dpmix.populations.events.phenotypes import levels
+from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)

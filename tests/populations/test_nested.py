@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from test_strategy import clouds, gates_of
 
-from dpmix.populations.ellipses import EllipseGate, best_ellipse
-from dpmix.populations.nested import Node, find_nested, unions_of
-from dpmix.populations.polygons import f_measure
-from dpmix.populations.strategy import find_strategies
+from dpmix.populations.gates.ellipses import EllipseGate, best_ellipse
+from dpmix.populations.gates.nested import Node, find_nested, unions_of
+from dpmix.populations.gates.polygons import f_measure
+from dpmix.populations.gates.strategy import find_strategies
 
 Array = np.ndarray
 
@@ -64,7 +64,7 @@ def test_a_branch_that_no_gate_isolates_is_left_out() -> None:
 
 
 def test_a_population_that_a_branch_would_spoil_is_gated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpmix.populations.nested.BRANCH", 0.0)
+    monkeypatch.setattr("dpmix.populations.gates.nested.BRANCH", 0.0)
     values, population = clouds(np.array([[0.0, 0], [9, 0], [4.5, 9]]), 1_000)
     population = np.where((population == 0) & (values[:, 1] > 1), 3, population).astype(np.int32)
     nodes = hierarchy_of(values, population, [(0, 1)])

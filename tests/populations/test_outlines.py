@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flowutils.gating import points_in_polygon
 
-from dpmix.populations import outlines
-from dpmix.populations.polygons import Binned
-from dpmix.populations.rasters import Counter, grid
-from dpmix.populations.strategy import Search, Totals
+from dpmix.populations.events import outlines
+from dpmix.populations.events.rasters import Counter, grid
+from dpmix.populations.gates.polygons import Binned
+from dpmix.populations.gates.strategy import Search, Totals
 
 
 def counted(groups: list[np.ndarray]) -> tuple[Counter, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from dpmix.populations.partitions import agreement, contingency, rand_index
+from dpmix.populations.tree.partitions import agreement, contingency, rand_index
 
 Ints = npt.NDArray[np.int64]
 

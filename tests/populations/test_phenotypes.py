@@ -15,8 +15,8 @@ from dpmix import open_run
 from dpmix.config.data import DataConfig
 from dpmix.config.schema import Config
 from dpmix.inputs.preprocess import prepare
-from dpmix.populations import phenotypes
-from dpmix.populations.phenotypes import thresholds
+from dpmix.populations.events import phenotypes
+from dpmix.populations.events.phenotypes import thresholds
 from dpmix.runs.mcmc import run_mcmc
 
 Array = npt.NDArray[np.float64]

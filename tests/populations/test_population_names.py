@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dpmix.populations import names
-from dpmix.populations.names import names_of
+from dpmix.populations.events import names
+from dpmix.populations.events.names import names_of
 
 Array = npt.NDArray[np.float64]
 PLACES = {"-": 0.0, "lo": 2.0, "+/-": 3.0, "+": 4.0, "hi": 6.0}
@@ -141,7 +141,7 @@ def test_the_gates_of_the_mouse_sample_are_named_as_a_biologist_would(shared_dat
     """Quartiles come from the gates, levels from normals fitted to each of them."""
     from dpmix.config.data import DataConfig
     from dpmix.inputs.preprocess import prepare
-    from dpmix.populations.phenotypes import levels, quartiles_of
+    from dpmix.populations.events.phenotypes import levels, quartiles_of
 
     channels = ["CD3", "CD4", "CD8", "CD19", "NK1/1", "TCRyd", "CD45"]
     file = str(shared_data / "labelled/flowsom_68983.fcs")
@@ -165,7 +165,7 @@ def test_the_gates_of_the_mouse_sample_are_named_as_a_biologist_would(shared_dat
 @pytest.mark.parametrize("name", ["CD3+ CD4+", "CD3+ CD8+"])
 def test_names_of_real_cells_have_their_lineage(shared_data: Path, name: str) -> None:
     """Mass cytometry whose gates are named: the largest T cells, with 25 markers to choose from."""
-    from dpmix.populations.phenotypes import levels, quartiles_of
+    from dpmix.populations.events.phenotypes import levels, quartiles_of
 
     with np.load(shared_data / "labelled/pbmc_cytomem.npz") as file:
         x, gates = np.arcsinh(file["events"] / 15.0), file["labels"].astype(int)

@@ -10,8 +10,8 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import dirichlet, norm
 
-from dpmix.populations import proportions
-from dpmix.populations.proportions import (
+from dpmix.populations.events import proportions
+from dpmix.populations.events.proportions import (
     draw_populations,
     ratios,
     representatives,

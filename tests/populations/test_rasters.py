@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmix.populations import rasters
-from dpmix.populations.rasters import Counter, bins_for, grid
+from dpmix.populations.events import rasters
+from dpmix.populations.events.rasters import Counter, bins_for, grid
 
 
 def sample(n: int, d: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:

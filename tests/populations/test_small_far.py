@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpmix.config.schema import Config
-from dpmix.populations.find import DRAWS
-from dpmix.populations.task import prepare
+from dpmix.populations.draws.find import DRAWS
+from dpmix.populations.draws.task import prepare
 from dpmix.runs.mcmc import run_mcmc
 
 

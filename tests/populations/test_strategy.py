@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.path import Path as Polygon
 
-from dpmix.populations import strategy
-from dpmix.populations.polygons import VERTICES, Binned, PolygonGate, best_regions, f_measure
-from dpmix.populations.strategy import find_gates, measure, stratified
+from dpmix.populations.gates import strategy
+from dpmix.populations.gates.polygons import VERTICES, Binned, PolygonGate, best_regions, f_measure
+from dpmix.populations.gates.strategy import find_gates, measure, stratified
 
 Array = np.ndarray
 
@@ -84,7 +84,7 @@ def test_counts_are_those_of_a_brute_force_pass() -> None:
 
 
 def test_the_best_region_is_the_best_of_all_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpmix.populations.polygons._SMOOTHER", np.eye(48))
+    monkeypatch.setattr("dpmix.populations.gates.polygons._SMOOTHER", np.eye(48))
     random = np.random.default_rng(1)
     target, others = np.zeros(48), np.zeros(48)
     target[:8], others[:8] = random.integers(0, 9, (2, 8))

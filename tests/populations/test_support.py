@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpmix.model.mixture import Ints
-from dpmix.populations.support import merge_unsupported, shared_populations, support
-from dpmix.populations.tree import LEVEL, Tree
+from dpmix.populations.tree.support import merge_unsupported, shared_populations, support
+from dpmix.populations.tree.tree import LEVEL, Tree
 
 SIZES = np.array([400, 320, 180, 100])
 """Points of four modes; each is one component."""

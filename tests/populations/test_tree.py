@@ -10,11 +10,11 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import multivariate_normal, norm
 
 from dpmix.engines.cpu import CpuEngine
-from dpmix.engines.cuda import CudaEngine
-from dpmix.populations import tree as trees
-from dpmix.populations.modes import Density, MakeEngine, find_modes, find_saddles, nearest_components
-from dpmix.populations.tree import LEVEL, Tree, find_peaks, valley_tolerance
-from dpmix.populations.valleys import MEASURABLE, VALLEY, Separation
+from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.populations.tree import tree as trees
+from dpmix.populations.tree.modes import Density, MakeEngine, find_modes, find_saddles, nearest_components
+from dpmix.populations.tree.tree import LEVEL, Tree, find_peaks, valley_tolerance
+from dpmix.populations.tree.valleys import MEASURABLE, VALLEY, Separation
 
 Array = NDArray[np.float64]
 MANY = 10_000_000  # events: no variation by chance

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
-from dpmix.populations.tree import mode_moments
-from dpmix.populations.valleys import FAR, LEAST_EVENTS, VALLEY, Separation, distance_of, valley_depth
+from dpmix.populations.tree.tree import mode_moments
+from dpmix.populations.tree.valleys import FAR, LEAST_EVENTS, VALLEY, Separation, distance_of, valley_depth
 
 Array = NDArray[np.float64]
 FIRST, SECOND = np.array([True, False]), np.array([False, True])

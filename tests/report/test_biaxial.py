@@ -13,9 +13,9 @@ from gatings import make_gating
 from PIL import Image
 
 from dpmix.inputs.transforms import Transform
-from dpmix.populations.cards import Card, Plot
-from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.gates.cards import Card, Plot
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.polygons import PolygonGate
 from dpmix.report import biaxial, decades
 from dpmix.report.palette import colour
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 
 SHORT = """\

@@ -12,9 +12,9 @@ import pytest
 from test_tables import small_gating
 
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import simulate
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_sources
+from dpmix.inputs.simulate import simulation
 from dpmix.inputs.sources import Source
 from dpmix.populations.result import Block
 from dpmix.report import event_files
@@ -29,7 +29,7 @@ N_POPULATIONS = 4
 def sources(tmp_path: Path) -> list[Source]:
     """Two FCS files."""
     for name, n_events in (("a.fcs", 700), ("b.fcs", 500)):
-        simulate.cytometry_like(n_events, seed=n_events).write(tmp_path / name)
+        simulation.cytometry_like(n_events, seed=n_events).write(tmp_path / name)
     return open_sources([tmp_path / "a.fcs", tmp_path / "b.fcs"])
 
 

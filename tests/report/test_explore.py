@@ -16,7 +16,7 @@ from dpmix.cli import explore, main
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import instruction_sets
 from dpmix.explore.screen import FURTHER, SIZE
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.populations.sample_draws import SampleDraws
 from dpmix.runs.bem import run_bem
@@ -134,7 +134,7 @@ def test_cuda_gives_the_results_of_the_cpu(
 ) -> None:
     """The results of explore and gate: screens, the numbers to stop by, and the events found."""
     cuda_devices(1)
-    from dpmix.engines.cuda_gaussian_process import CudaGaussianProcess
+    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 
     used = []
     plain = CudaGaussianProcess.update

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 from test_fcs import channel_keywords, make_fcs
 
-from dpmix.inputs import simulate
-from dpmix.inputs.fcs import Header, read_header
-from dpmix.inputs.fcs_data import read_analysis, read_events, read_rows
+from dpmix.inputs.fcs.data import read_analysis, read_events, read_rows
+from dpmix.inputs.fcs.header import Header, read_header
+from dpmix.inputs.simulate import simulation as simulate
 from dpmix.report import fcs_export
 from dpmix.report.fcs_export import Added, Copy
 
@@ -104,7 +104,7 @@ def test_real_files(shared_data: Path, tmp_path: Path, name: str) -> None:
         if "fake_large" not in name:  # FlowIO cannot read a blank HEADER
             before = flow(old.path, **options)
             np.testing.assert_array_equal(theirs[:, :d], before.as_array(preprocess=False))
-            lost = "data1" in name  # FlowIO misreads empty values, dpmix.inputs.fcs does not
+            lost = "data1" in name  # FlowIO misreads empty values, dpmix.inputs.fcs.header does not
             kept = (
                 {}
                 if lost

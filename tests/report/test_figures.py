@@ -15,9 +15,9 @@ from scipy import stats
 from dpmix.errors import DataError
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.rasters import Counter, grid
+from dpmix.populations.events.rasters import Counter, grid
 from dpmix.populations.result import Gating, Map
-from dpmix.populations.tree import Tree
+from dpmix.populations.tree.tree import Tree
 from dpmix.report import (
     biaxial,
     coarseness,

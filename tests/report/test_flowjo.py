@@ -19,14 +19,14 @@ from test_gatingml import METHODS, on_every_scale, population_of, prepared, writ
 
 from dpmix.cli import main
 from dpmix.errors import DataError
-from dpmix.inputs import simulate
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.manual_gates import ManualGates
 from dpmix.inputs.opening import open_source
-from dpmix.populations.ellipses import VERTICES, EllipseGate, as_polygon
-from dpmix.populations.nested import Node, find_families, find_nested, with_polygons
-from dpmix.populations.strategy import find_strategies
+from dpmix.inputs.simulate import simulation
+from dpmix.populations.gates.ellipses import VERTICES, EllipseGate, as_polygon
+from dpmix.populations.gates.nested import Node, find_families, find_nested, with_polygons
+from dpmix.populations.gates.strategy import find_strategies
 from dpmix.report.flowjo import check_samples, gain_warning, groups_of, steps_of, write_table, write_workspace
 from dpmix.report.gatingml import space_of
 
@@ -191,7 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of simulated blood and a run by Bayesian EM, gated as a user does."""
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in (("a", 9_000, 1), ("b", 6_000, 2)):
-        simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
+        simulation.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
     assert dpmix("init", folder / "a.fcs", folder / "b.fcs", "--output", folder / "run.yaml") == 0
     small = (
         "--set",

@@ -29,21 +29,26 @@ from workspaces import write_workspace
 
 from dpmix import open_run
 from dpmix.cli import main
+from dpmix.commands import gate
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError, DataError
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
 from dpmix.inputs.default_channels import choose_channels
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
+from dpmix.inputs.simulate import simulation
 from dpmix.inputs.transforms import Scaling
-from dpmix.populations import assign, convergence, decide, find, proportions
-from dpmix.populations.decisions import Colour, Merge, Name, decisions_path, write_decisions
-from dpmix.populations.find import Populations, find_populations
-from dpmix.populations.result import Gating, interval
+from dpmix.populations import assign
+from dpmix.populations.draws import convergence, decide, find
+from dpmix.populations.draws.find import Populations, find_populations
+from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.events import proportions
+from dpmix.populations.events.estimates import interval
+from dpmix.populations.result import Gating
 from dpmix.populations.sample_draws import SampleDraws
-from dpmix.populations.task import Task, prepare
-from dpmix.report import embedding, figures, gate, labels, page, palette, tables
+from dpmix.populations.tree.decisions import Colour, Merge, Name, decisions_path, write_decisions
+from dpmix.report import embedding, figures, labels, page, palette, tables
 from dpmix.runs.bem import run_bem
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.verdict import mixing_of
@@ -83,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two FCS files and `run.h5`, 16 draws from two chains on a part of their events."""
     folder = tmp_path_factory.mktemp("blood")
     for name, n_events, seed in zip("ab", SIZES, (1, 2), strict=True):
-        simulate.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
+        simulation.cytometry_like(n_events, seed=seed).write(folder / f"{name}.fcs")
     assert run_mcmc(config(folder, "run.h5")).completed
     return folder
 
@@ -233,7 +238,7 @@ def test_populations_are_those_that_were_simulated(folder: Path, predicted: Gati
     """The populations of CD4 T cells, CD8 T cells, B cells and monocytes hold no other cells."""
     kinds = {"CD4": "CD3+ CD4+ CD8-", "CD8": "CD3+ CD4- CD8+", "B": "CD19+", "monocytes": "CD14+"}
     names = np.concatenate(
-        [np.array([*simulate.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
+        [np.array([*simulation.POPULATIONS])[np.load(folder / f"{x}.truth.npz")["labels"]] for x in "ab"]
     )
     table = events(folder / "new")
     for kind, signs in kinds.items():
@@ -426,7 +431,7 @@ def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gatin
     """Scatter, which the run does not have, shows which of the populations is debris."""
     table = pandas.read_csv(folder / "all" / "populations.csv")
     truth = np.concatenate([np.load(folder / f"{x}.truth.npz")["labels"] for x in "ab"])
-    is_debris = truth == [*simulate.POPULATIONS].index("debris")
+    is_debris = truth == [*simulation.POPULATIONS].index("debris")
     (p,) = table.population[table.artefact == "debris"] - 1
     assert set(gated.artefacts) == {"", "debris"}
     assert table["FSC-A median"][p] < table["FSC-A median"].drop(p).min() / 2
@@ -634,7 +639,7 @@ def test_an_impossible_output_folder_is_refused_before_the_work(
 def test_an_unavailable_backend_names_an_available_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpmix.engines.cuda.available", lambda: (False, "no driver"))
+    monkeypatch.setattr("dpmix.engines.cuda.engine.available", lambda: (False, "no driver"))
     options = dpmix("gate", "--help").stdout
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path, "--backend", "cuda", code=2)
     assert refused.stderr == (
@@ -676,7 +681,7 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
         shutil.copy(folder / name, tmp_path / name)
     settings = config(tmp_path, "run.h5", mcmc={"burn_in": 0, "draws": 1})
     run_mcmc(settings)
-    simulate.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
+    simulation.cytometry_like(SIZES[1], seed=3).write(tmp_path / "b.fcs")
     with pytest.raises(
         DataError, match=r"run\.h5: the data have changed since this run started: .* with --data$"
     ):

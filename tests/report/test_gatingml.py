@@ -14,13 +14,14 @@ import pytest
 
 from dpmix.config.data import DataConfig
 from dpmix.errors import ConfigError
-from dpmix.inputs import preprocess, simulate
+from dpmix.inputs import preprocess
 from dpmix.inputs.events import Events
-from dpmix.inputs.fcs_data import write_fcs
-from dpmix.populations.ellipses import EllipseGate
-from dpmix.populations.nested import Node
-from dpmix.populations.polygons import PolygonGate
-from dpmix.populations.strategy import Strategy, find_strategies, measure
+from dpmix.inputs.fcs.data import write_fcs
+from dpmix.inputs.simulate import simulation
+from dpmix.populations.gates.ellipses import EllipseGate
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.polygons import PolygonGate
+from dpmix.populations.gates.strategy import Strategy, find_strategies, measure
 from dpmix.report.gatingml import DATA, GATING, gate_name, nested, shortest, space_of, write_gates
 
 SPILL = "2,B-A,A-A,1,0.2,0.1,1"  # another order than in the file
@@ -213,7 +214,7 @@ def test_flowkit_finds_the_counts_of_a_hierarchy_with_ellipses(tmp_path: Path) -
 @pytest.mark.slow
 def test_simulated_blood(tmp_path: Path) -> None:
     """More channels and events, and clipped values."""
-    simulated = simulate.cytometry_like(30_000, seed=1)
+    simulated = simulation.cytometry_like(30_000, seed=1)
     simulated.write(tmp_path / "a.fcs")
     data = DataConfig.model_validate({"files": [str(tmp_path / "a.fcs")], "atoms": "report"})
     events = preprocess.prepare(data, Path(), 1)

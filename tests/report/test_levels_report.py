@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from dpmix.cli import main
+from dpmix.commands.levels import figure_paths, levels
 from dpmix.config.schema import Config
 from dpmix.populations.positive import Positive
-from dpmix.report.levels import figure_paths, levels
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from dpmix.cli import main
+from dpmix.commands.gate import predict
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import mixture_from
-from dpmix.populations import misfit, new_samples
-from dpmix.populations.find import Populations, find_populations
-from dpmix.populations.result import interval
-from dpmix.report.gate import predict
+from dpmix.populations.draws import misfit, new_samples
+from dpmix.populations.draws.find import Populations, find_populations
+from dpmix.populations.events.estimates import interval
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run
 

@@ -22,10 +22,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from dpmix.errors import DataError
-from dpmix.populations.nested import Node
-from dpmix.populations.polygons import PolygonGate
+from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.polygons import PolygonGate
+from dpmix.populations.gates.strategy import Strategy
 from dpmix.populations.result import Gating, Map
-from dpmix.populations.strategy import Strategy
 from dpmix.report import embedding, figures, findings, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpmix.commands.gate import gate
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs.fcs_data import write_fcs
+from dpmix.inputs.fcs.data import write_fcs
 from dpmix.inputs.opening import open_source
 from dpmix.populations.result import Gating
-from dpmix.report.gate import gate
 from dpmix.report.shifts import shift_warning, to_subtract, write_shifts
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.reader import open_run

@@ -12,7 +12,7 @@ import pytest
 
 from dpmix.errors import DataError
 from dpmix.populations.result import QUANTILES, Gating, Rasters
-from dpmix.populations.tree import Tree
+from dpmix.populations.tree.tree import Tree
 from dpmix.report.tables import TABLES, table_paths, write_tables
 from dpmix.runs.verdict import Verdict
 

@@ -12,7 +12,7 @@ import pytest
 import dpmix
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.inputs.type_table import read_types
 from dpmix.report import figures, page
 from dpmix.runs.mcmc import run_mcmc
@@ -23,7 +23,7 @@ ON_CPU = ("engine.backend=cpu", "engine.threads=1")
 
 def names_of(seed: int) -> np.ndarray:
     """Return the main type of each event of a file."""
-    made = simulate.cytometry_like(N, seed=seed)
+    made = simulation.cytometry_like(N, seed=seed)
     return np.array([made.populations[k].split(" ")[0] for k in made.labels])
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files, `run.h5` of them, a third file, and labels of the first without monocytes."""
     folder = tmp_path_factory.mktemp("examples")
     for name, seed in (("a", 3), ("b", 4), ("c", 5)):
-        simulate.cytometry_like(N, seed=seed).write(folder / f"{name}.fcs")
+        simulation.cytometry_like(N, seed=seed).write(folder / f"{name}.fcs")
     names = names_of(3)
     rows = [("a.fcs", k, name) for k, name in enumerate(names) if name != "monocytes"]
     pandas.DataFrame(rows, columns=["sample", "event", "type"]).to_csv(folder / "labels.csv", index=False)

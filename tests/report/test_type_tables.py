@@ -17,7 +17,7 @@ import dpmix
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
-from dpmix.inputs import simulate
+from dpmix.inputs.simulate import simulation
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.result import Gating
 from dpmix.report import figures, page, type_tables
@@ -39,7 +39,7 @@ ON_CPU = ("engine.backend=cpu", "engine.threads=1")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an FCS file, `run.h5`, and the table `types.csv`, which has no row for monocytes."""
     folder = tmp_path_factory.mktemp("typed")
-    simulate.cytometry_like(N, seed=3).write(folder / "a.fcs")
+    simulation.cytometry_like(N, seed=3).write(folder / "a.fcs")
     (folder / "types.csv").write_text(ROWS)
     settings = {
         "data": {"files": [str(folder / "a.fcs")], "channels": ["CD3", "CD4", "CD8", "CD19", "CD14"]},
@@ -64,7 +64,7 @@ def gated(folder: Path) -> Gating:
 
 def truth() -> list[str]:
     """Return the type of each event; "" for monocytes, which have no row."""
-    made = simulate.cytometry_like(N, seed=3)
+    made = simulation.cytometry_like(N, seed=3)
     names = [made.populations[k] for k in made.labels]
     return [next((row for start, row in OF.items() if name.startswith(start)), "") for name in names]
 
@@ -98,7 +98,7 @@ def test_events_get_their_types_in_all_formats(folder: Path, gated: Gating) -> N
 
 
 def _populations() -> list[str]:
-    made = simulate.cytometry_like(N, seed=3)
+    made = simulation.cytometry_like(N, seed=3)
     return [made.populations[k] for k in made.labels]
 
 
@@ -188,7 +188,7 @@ def test_real_t_cells_get_their_names(shared_data: Path, tmp_path: Path) -> None
 
 
 def test_new_files_get_types(folder: Path, tmp_path: Path) -> None:
-    made = simulate.cytometry_like(2_000, seed=8)
+    made = simulation.cytometry_like(2_000, seed=8)
     made.write(tmp_path / "new.fcs")
     words = ["predict", folder / "run.h5", tmp_path / "new.fcs", "--output", tmp_path / "out"]
     words += ["--types", folder / "types.csv", "--backend", "cpu", "--threads", 1, "--quiet"]

@@ -17,7 +17,7 @@ from scipy import stats as st
 from scipy.special import logsumexp
 from whole_chain import FIXED, Array, Floats, Ints, MakeEngine, cpu_engine
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model import gibbs, label_swaps
 from dpmix.model.mixture import Mixture, log_norms, log_weights, mixture_of
 from dpmix.model.streams import Key, Stream

@@ -10,7 +10,7 @@ from comparisons import FAMILY, family_wise, joint_distribution, prior_draws, sa
 from scipy import stats as st
 from whole_chain import FIXED, LEARNED, Case, Sampler, learning
 
-from dpmix.engines.cuda import CudaEngine
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model import normal_wishart
 from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats, no_events
 

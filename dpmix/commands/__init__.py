@@ -1,0 +1,1 @@
+"""The work of the commands: each module runs a job, and has its files written."""

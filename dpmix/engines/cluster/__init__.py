@@ -1,0 +1,1 @@
+"""The engine on a Dask cluster, whose workers hold parts of the events."""

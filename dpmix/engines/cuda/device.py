@@ -1,0 +1,137 @@
+"""One CUDA device of the engine, with its own thread and context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import pycuda.driver as driver
+
+from dpmix.engines.chunk_grid import ChunkGrid
+from dpmix.engines.cuda.kernels import Kernels
+from dpmix.engines.cuda.memory import DeviceMemory
+from dpmix.engines.cuda.passes import DevicePass
+from dpmix.engines.cuda.thread import DeviceThread
+from dpmix.engines.cuda.work import Account, Deliver, DeviceFailed, Pass, Take
+from dpmix.engines.shares import ChunkQueue
+from dpmix.kernels.layout import Layout
+from dpmix.model.mixture import Floats
+from dpmix.model.sample_weights import SampleWeights
+
+
+class CudaDevice(DeviceThread):
+    """One device.
+
+    Parameters
+    ----------
+    number : int
+        Number of the device in the driver.
+    events : float32 [N, D]
+        All events of the engine. The device holds those of its share if they fit.
+    grid : ChunkGrid
+        Their chunks.
+    by_sample : bool
+        Every sample has its own mixture and sums.
+    first_event, weight_floor, chunks_in_flight, weights
+        As of the engine.
+    blocking : bool
+        Let the thread sleep while it waits for the device. Otherwise it spins, which needs a core of its own.
+
+    Raises
+    ------
+    DeviceFailed
+        The device cannot be opened.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        events: Floats,
+        grid: ChunkGrid,
+        *,
+        by_sample: bool,
+        first_event: int,
+        weight_floor: float,
+        chunks_in_flight: int | None,
+        weights: SampleWeights | None,
+        blocking: bool,
+    ) -> None:
+        self.number = number
+        self._blocking = blocking
+        self._events, self._grid, self._weights = events, grid, weights
+        self._by_sample = by_sample
+        self._first_event = first_event
+        self._weight_floor = weight_floor
+        self._chunks_in_flight = chunks_in_flight
+        self._layout = Layout(events.shape[1])
+        self._has_far = False  # a pass had far events
+        super().__init__(f"cuda-{number}")
+        self._worker.submit(self._open).result()
+
+    # The rest runs in the device's thread.
+
+    def serve(self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None) -> Account:
+        """Do the device's part of a pass; if it fails, the others may take its chunks at once."""
+        try:
+            account = self.run(work, share, partial(queue.take, self.number), deliver)
+        except BaseException:
+            queue.abandon(self.number)
+            raise
+        queue.finish(self.number)
+        return account
+
+    def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver | None) -> Account:
+        """Do chunks of a pass until none are left to take.
+
+        Parameters
+        ----------
+        work : Pass
+        share : sequence of int
+            Chunks whose events the device should hold, for this pass and the next ones.
+        take, deliver : callable
+        """
+        self._memory.make_room(list(share), len(work.components), work.n_populations)
+        for labels in (work.labels, work.labels_to_send):
+            if labels is not None:
+                self._memory.lock_labels(labels)
+        for name in work.kernels:
+            self._kernels.function(name)
+        running = DevicePass(
+            work,
+            self._memory,
+            self._kernels,
+            self._layout,
+            grid=self._grid,
+            first_event=self._first_event,
+            weight_floor=self._weight_floor,
+            send_exact=self._has_far,
+        )
+        account = running.run(take, deliver)
+        self._has_far = running.exact_sent  # the next pass sends float64 mixtures from the start
+        return account
+
+    def _open(self) -> None:
+        try:
+            device = driver.Device(self.number)
+            architecture = "sm_{}{}".format(*device.compute_capability())
+            self._kernels = Kernels(self._layout.n_channels, architecture)
+            flags = driver.ctx_flags.SCHED_BLOCKING_SYNC if self._blocking else driver.ctx_flags.SCHED_AUTO
+            self._context = device.make_context(flags)
+            self._memory = DeviceMemory(
+                self.number,
+                self._events,
+                self._grid,
+                self._layout,
+                self._chunks_in_flight,
+                self._weights,
+                by_sample=self._by_sample,
+                blocking=self._blocking,
+            )
+            self._context.pop()
+        except driver.Error as error:
+            raise DeviceFailed(str(error)) from error
+
+    def _release(self) -> None:
+        self._kernels.unload()
+        self._memory.drop()
+        del self._memory  # with its events

@@ -1,0 +1,302 @@
+"""The memory of one CUDA device: the events of its share, the mixture, and the lanes of a pass.
+
+A device has two lanes. Each is a stream with room for one batch of chunks. While the kernels of one lane run,
+the labels of the other lane are copied to the host, or its next events to the device. The lanes add their
+statistics to one state of the sums on the device, which the host reads once a pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pycuda.driver as driver
+
+from dpmix.engines.chunk_grid import ChunkGrid
+from dpmix.engines.cuda import page_lock
+from dpmix.engines.cuda.lane import HeldMixture, Lane, SortedEvents, n_log_sums, n_sums_of_chunk
+from dpmix.engines.cuda.work import DeviceFailed, HostLabels, Labels
+from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
+from dpmix.model.mixture import Floats
+from dpmix.model.sample_weights import SampleWeights
+
+log = logging.getLogger("dpmix")
+
+BATCH = 8  # chunks per launch by default, of events that pass through the device and of memberships
+SCRATCH = 256 << 20  # bytes of a lane's labels, normalisers and moments then, unless one chunk needs more
+MOST_SLOTS = 65_535  # of a grid
+
+
+class DeviceMemory:
+    """The memory of one device; every method needs its context to be current.
+
+    Parameters
+    ----------
+    number : int
+        Number of the device, for messages.
+    events : float32 [N, D]
+        All events of the engine.
+    grid : ChunkGrid
+        Their chunks.
+    layout : Layout
+    chunks_in_flight : int, optional
+        Chunks per launch.
+    weights : SampleWeights, optional
+        Weights of the events.
+    by_sample : bool
+        Every sample has its own mixture and sums.
+    blocking : bool
+        Let the thread sleep while it waits for a batch.
+
+    Attributes
+    ----------
+    lanes : list of Lane
+    batch, staged : int
+        Chunks that a lane holds: resident, and others or with memberships.
+    state, state_here
+        The sums of the pass (`dpmix.engines.exact`), then rounded, float64 flat [5 n], on the device; and the
+        first or the second of them, page-locked on the host.
+    mixtures : list of HeldMixture
+        One for all lanes, or one for each lane if every sample has its own.
+    ends, split, now
+        Tables of memberships, of a division and of a pruned draw on the device (`dpmix.engines.cuda.work`).
+    """
+
+    def __init__(
+        self,
+        number: int,
+        events: Floats,
+        grid: ChunkGrid,
+        layout: Layout,
+        chunks_in_flight: int | None,
+        weights: SampleWeights | None = None,
+        *,
+        by_sample: bool = False,
+        blocking: bool = False,
+    ) -> None:
+        self._number, self._blocking = number, blocking
+        self._events, self._grid, self._weights = events, grid, weights
+        self.by_sample = by_sample
+        self._layout = layout
+        self._chunks_in_flight = chunks_in_flight
+        self._event_bytes = layout.padded_dim * 4
+        self._weight_bytes = 0 if weights is None else 4
+        self._share: list[int] = []
+        self._resident: Any = None  # the share's events, its weights if there are any, its chunk numbers
+        self._slots: dict[int, int] = {}  # number of each resident chunk in the share
+        self._offsets = np.zeros(1, np.int64)  # resident events before each of these chunks, and all
+        self._capacity = 0, 0  # components and populations that fit
+        self._locked: dict[int, Labels] = {}  # page-locked labels by address
+        self.lanes: list[Lane] = []
+        self.mixtures: list[HeldMixture] = []
+        self.origin, self.mixture_sent, self.added = (driver.Event() for _ in range(3))
+        self.drop()
+
+    def drop(self) -> None:
+        """Release the events, the labels, the lanes and the mixture."""
+        self._drop_events()
+        self._unlock_labels()
+        self._drop_lanes()
+
+    def make_room(self, share: list[int], n_components: int, n_populations: int) -> None:
+        """Allocate what a pass needs and hold the events of the share if they fit.
+
+        Raises
+        ------
+        DeviceFailed
+            Not one chunk fits.
+        """
+        room = max(n_components, self._capacity[0]), max(n_populations, self._capacity[1])
+        if share == self._share and room == self._capacity:
+            return
+        if share != self._share:
+            self._share = share
+            self._drop_events()
+            self._unlock_labels()
+        self._allocate_lanes(*room)
+        if not self.lanes and self._slots:
+            self._warn("is short of memory: events pass through it in every sweep")
+            self._drop_events()
+            self._allocate_lanes(*room)
+        if not self.lanes:
+            populations = f" and {room[1]} populations" if room[1] else ""
+            raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
+        if share and not self._slots:
+            self._hold_events()
+
+    def lock_labels(self, labels: HostLabels) -> None:
+        """Page-lock the labels of the share, so that copies of them do not wait for each other.
+
+        The memory stays locked, and alive, until the share changes or the device is closed.
+        """
+        for _, rows in labels.parts(self._share) if self._share else ():
+            if rows.ctypes.data not in self._locked:
+                self._locked[rows.ctypes.data] = rows
+                if error := page_lock.lock(rows):
+                    self._warn("cannot page-lock labels (error %d): copies of them take longer", error)
+
+    def _unlock_labels(self) -> None:
+        for rows in self._locked.values():
+            page_lock.unlock(rows)
+        self._locked = {}
+
+    @property
+    def holds_events(self) -> bool:
+        """True if the events of the share are resident."""
+        return bool(self._slots)
+
+    def resident_addresses(self, chunk: int) -> tuple[int, int, int] | None:
+        """Return the device addresses of a chunk's events, number and weights (0: every weight is 1).
+
+        None if the chunk is not resident.
+        """
+        slot = self._slots.get(chunk)
+        if slot is None:
+            return None
+        weights_at, numbers_at = self._resident_parts()
+        offset = int(self._offsets[slot])
+        own_weights = weights_at + offset * self._weight_bytes if self._weights else 0
+        return int(self._resident) + offset * self._event_bytes, numbers_at + 4 * slot, own_weights
+
+    def send(self, lane: Lane, chunks: Sequence[int], events_at: int, weights_at: int) -> None:
+        """Queue copies of the events, padded, and of the weights of chunks to device addresses.
+
+        They lie without gaps. The chunks of a launch are CHUNK events apart, because they belong to one
+        sample, and only the last one of a sample has fewer.
+        """
+        ranges = [self._grid.events(chunk) for chunk in chunks]
+        ends = np.cumsum([end - first for first, end in ranges])
+        staged = lane.events_here[: ends[-1]]
+        for own, end in zip(ranges, ends, strict=True):
+            events = self._events[slice(*own)]
+            staged[end - len(events) : end, : self._layout.n_channels] = events
+        driver.memcpy_htod_async(events_at, staged, lane.stream)
+        if self._weights:
+            weights = lane.weights_here[: ends[-1]]
+            for own, end in zip(ranges, ends, strict=True):
+                each = self._weights.part(*own).each()
+                weights[end - len(each) : end] = each
+            driver.memcpy_htod_async(weights_at, weights, lane.stream)
+
+    def _resident_parts(self) -> tuple[int, int]:
+        """Return the device addresses of the weights and of the chunk numbers of the share."""
+        n_events = int(self._offsets[-1])
+        weights_at = int(self._resident) + n_events * self._event_bytes
+        return weights_at, weights_at + n_events * self._weight_bytes
+
+    def _share_bytes(self) -> int:
+        """Return the bytes of the events and weights of the share."""
+        return int(self._grid.sizes[self._share].sum()) * (self._event_bytes + self._weight_bytes)
+
+    def _allocate_lanes(self, n_components: int, n_populations: int) -> None:
+        """Allocate lanes as large as memory allows; no lanes if not one chunk fits."""
+        self._drop_lanes()
+        sizes = self._lane_sizes(n_components, n_populations)
+        for n_lanes, batch in sizes:
+            try:
+                self._allocate(n_lanes, batch, n_components, n_populations)
+            except driver.MemoryError:
+                self._drop_lanes()
+                continue
+            usual = min(sizes[0][1], self._usual)
+            if batch < usual:
+                self._warn("is short of memory: it gets %d chunks at a time, not %d", batch, usual)
+            return
+
+    @property
+    def _usual(self) -> int:
+        """Chunks per launch if memory is scarce, or as the user chose."""
+        return self._chunks_in_flight or BATCH
+
+    def _lane_sizes(self, n_components: int, n_populations: int) -> list[tuple[int, int]]:
+        """Return candidates (number of lanes, chunks of a lane), from the preferred size to the smallest."""
+        n_chunks = len(self._share)
+        scratch = CHUNK * (2 + 8) + SortedEvents.size(self._layout, n_components)
+        scratch += n_components * self._layout.n_moments * 8
+        scratch += (n_sums_of_chunk(self._layout, n_components) + n_log_sums(n_components)) * 8
+        if self.by_sample:
+            scratch += n_components * (self._layout.n_channels + 1) * 8
+        staged = CHUNK * (self._event_bytes + self._weight_bytes + 4 * n_populations)
+        # Half of the memory that the resident events and the staged slots leave; the rest is for others.
+        share = 0 if self._slots else self._share_bytes()
+        spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
+        room = max(spare // 4, SCRATCH)
+        wanted = self._chunks_in_flight or -(-n_chunks // 2)  # half, so that both lanes have work
+        wanted = min(wanted, self._most_of_a_sample())
+        if spare // 4 < SCRATCH:
+            wanted = min(wanted, self._usual)
+        batch = max(1, min(wanted, n_chunks, int(room // scratch), MOST_SLOTS))
+        sizes = [(2 if batch < n_chunks else 1, batch)]
+        while (batch := batch // 2) > 0:
+            sizes.append((2, batch))
+        return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]
+
+    def _most_of_a_sample(self) -> int:
+        """Return the largest number of chunks of one sample in the share; a batch never has more."""
+        return int(np.bincount(self._grid.samples[self._share]).max(initial=1))
+
+    def _allocate(self, n_lanes: int, batch: int, n_components: int, n_populations: int) -> None:
+        self.mixtures = [
+            HeldMixture(self._layout, n_components) for _ in range(n_lanes if self.by_sample else 1)
+        ]
+        self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
+        self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
+        self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
+        n_sums = n_components * self._layout.n_moments + n_log_sums(n_components)
+        self.state = driver.mem_alloc(5 * n_sums * 8)
+        self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
+        staged = min(batch, self._usual)
+        sizes = batch, staged, n_components, n_populations
+        how = {"weighted": self._weights is not None, "blocking": self._blocking, "by_sample": self.by_sample}
+        self.lanes = [
+            Lane(self._layout, *sizes, mixture=self.mixtures[number % len(self.mixtures)], **how)
+            for number in range(n_lanes)
+        ]
+        self.batch, self.staged = batch, staged
+        self._capacity = n_components, n_populations
+
+    def _drop_lanes(self) -> None:
+        self.batch, self.staged, self._capacity = 0, 0, (0, 0)
+        self.lanes = []
+        self.state = self.state_here = None
+        self.mixtures = []
+        self.ends = self.split = self.now = None
+
+    def _hold_events(self) -> None:
+        """Copy the share's events to the device to stay there, if they fit."""
+        size = self._share_bytes() + 4 * len(self._share)
+        free = driver.mem_get_info()[0]
+        self._resident = allocate(size) if size <= free - free // 16 else None
+        if self._resident is None:
+            need = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB that its events need"
+            self._warn("has %s: they pass through it in every sweep", need)
+            return
+        self._offsets = np.append(0, np.cumsum(self._grid.sizes[self._share]))
+        weights_at, numbers_at = self._resident_parts()
+        for at, lane in zip(range(0, len(self._share), self.staged), cycle(self.lanes), strict=False):
+            lane.stream.synchronize()  # the staged memory is free again
+            offset = int(self._offsets[at])
+            events_at = int(self._resident) + offset * self._event_bytes
+            chunks = self._share[at : at + self.staged]
+            self.send(lane, chunks, events_at, weights_at + offset * self._weight_bytes)
+        for lane in self.lanes:
+            lane.stream.synchronize()
+        driver.memcpy_htod(numbers_at, self._grid.places[self._share].astype(np.uint32))
+        self._slots = {chunk: slot for slot, chunk in enumerate(self._share)}
+
+    def _drop_events(self) -> None:
+        self._slots, self._resident = {}, None
+
+    def _warn(self, text: str, *values: Any) -> None:
+        log.warning("CUDA device %d " + text, self._number, *values)
+
+
+def allocate(size: int) -> Any:
+    """Allocate memory on the current device; None if it has too little."""
+    try:
+        return driver.mem_alloc(size)
+    except driver.MemoryError:
+        return None

@@ -1,0 +1,1 @@
+"""Simulate samples with known populations."""

@@ -1,0 +1,1 @@
+"""Quantities of populations from their events: proportions, levels, names and outlines."""

@@ -1,0 +1,146 @@
+"""Uncertainty of proportions from the shape of populations.
+
+The events between two populations belong to either, by the shape that both are assumed to have there. The
+mixture gives one answer. Another, as reasonable, is that each population has a single multivariate t
+distribution, fitted to its own events. The draws of the mixture vary much less than the two answers differ:
+the tails of a population come from few components, which all draws share. So intervals from draws alone are
+too narrow, and the more so the more events there are
+([measured](../../docs/benchmarks/agreement.md#intervals-of-proportions)).
+
+The difference between the answers is taken as the standard deviation of this error. With p the proportions of
+a draw, and r the ratio of a population's proportion by t distributions to that by the mixture, a draw becomes
+
+    p r^e / sum(p r^e),   e ~ N(0, 1), one e for each draw,
+
+on the geometric path between the two answers and beyond both. The posterior mean stays that of the mixture.
+Such a term for the difference between a model and what it describes is a discrepancy (Kennedy and O'Hagan
+2001, J. R. Stat. Soc. B 63:425).
+
+T draws, S samples, M events, D channels, P populations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.model.streams import Step, Stream
+from dpmix.populations.events import proportions as mixture
+
+FREEDOM = 4.0  # degrees of freedom of the t distributions; 3 to 10 differ little
+STEPS, WEIGHT_STEPS = 8, 60  # iterations of the fit of a t distribution, and of the proportions
+MOST = 2.0  # largest ratio, and inverse of the smallest one
+RIDGE = 1e-6  # added to a variance, relative to that of all events
+
+
+def estimate_proportions(
+    counts: Ints, seed: int, prior: Array | None, values: Floats, populations: Ints | npt.NDArray[np.int32]
+) -> tuple[Array, Array, Array]:
+    """Estimate each sample's proportions; the draws vary by memberships, counting and shapes.
+
+    Parameters
+    ----------
+    counts, seed, prior
+        As of `dpmix.populations.events.proportions.posterior`.
+    values : float32 [N, D]
+        All events, on any scale.
+    populations : int [N]
+        Most probable population of each, -1 for events that are left out.
+
+    Returns
+    -------
+    draws : float64 [T, S, P]
+        For the ends of intervals.
+    mean : float64 [S, P]
+        Posterior mean, by the mixture.
+    ratios : float64 [P]
+        Result of `shape_ratios`; 1 for a single draw, which has no interval.
+    """
+    counts = np.ascontiguousarray(counts)  # sums depend on the layout
+    drawn = mixture.posterior(counts, seed, prior)
+    mean = mixture.posterior_mean(counts, prior)
+    if len(counts) == 1:
+        return drawn, mean, np.ones(counts.shape[2])
+    rows = np.flatnonzero(populations >= 0)
+    some, each = mixture.representatives(populations[rows].astype(np.int64), counts.shape[2])
+    rows = rows[some]
+    by_mixture = counts.sum(axis=(0, 1)) / counts.sum()
+    ratios = shape_ratios(values[rows], populations[rows], each, by_mixture)
+    return widen(drawn, ratios, Stream(seed, 1, 1).step(Step.PROPORTIONS)), mean, ratios
+
+
+def shape_ratios(
+    values: Floats, populations: npt.NDArray[np.integer], each: Array, proportions: Array
+) -> Array:
+    """Return the proportions by one t distribution for each population, relative to those given, float64 [P].
+
+    Location and scatter are maximum likelihood estimates from the population's own events (Liu and Rubin
+    1995, Stat. Sinica 5:19), with D + 2 events of the mean scatter in addition. Proportions are then fitted
+    by EM with these shapes.
+
+    Parameters
+    ----------
+    values : float32 [M, D]
+        Events that represent all (`dpmix.populations.events.proportions.representatives`), on any scale.
+    populations : int [M]
+        Population of each.
+    each : float64 [M]
+        Number of events that each represents.
+    proportions : float64 [P]
+        By the mixture. Populations without events have ratio 1.
+    """
+    x, counts = values.astype(np.float64), np.bincount(populations, each, len(proportions))
+    there = counts > 0.0
+    ratios = np.ones(len(proportions))
+    if there.sum() < 2:
+        return ratios
+    pooled = np.diag(RIDGE * x.var(axis=0) + np.finfo(np.float64).tiny)
+    for p in np.flatnonzero(there):
+        own = x[populations == p]
+        pooled += (own - own.mean(axis=0)).T @ (own - own.mean(axis=0)) / len(x)
+    logs = np.array([_log_density(x, x[populations == p], pooled) for p in np.flatnonzero(there)])
+    logs -= logs.max(axis=0)
+    densities, weights = np.exp(logs), counts[there] / each.sum()
+    for _ in range(WEIGHT_STEPS):
+        terms = weights[:, None] * densities
+        weights = terms @ (each / terms.sum(axis=0)) / each.sum()
+    given = proportions[there] / proportions[there].sum()
+    ratios[there] = np.clip(weights / np.maximum(given, np.finfo(np.float64).tiny), 1.0 / MOST, MOST)
+    return ratios
+
+
+def widen(proportions: Array, ratios: Array, random: np.random.Generator) -> Array:
+    """Return draws of proportions that also vary by the shape of populations, float64 [T, S, P].
+
+    Parameters
+    ----------
+    proportions : float64 [T, S, P]
+    ratios : float64 [P]
+        Result of `shape_ratios`.
+    random : numpy Generator
+    """
+    moved = proportions * ratios ** random.standard_normal(len(proportions))[:, None, None]
+    scaled: Array = moved / moved.sum(axis=-1, keepdims=True)
+    return scaled
+
+
+def _log_density(x: Array, own: Array, pooled: Array) -> Array:
+    """Return the log density of events [M, D] by the t distribution of some, up to a constant."""
+    n, dim = own.shape
+    u = np.ones(n)
+    for _ in range(STEPS):
+        centre = u @ own / u.sum()
+        scatter = ((own - centre) * u[:, None]).T @ (own - centre)
+        root = np.linalg.cholesky((scatter + (dim + 2) * pooled) / (n + dim + 2))
+        u = (FREEDOM + dim) / (FREEDOM + _squares(own - centre, root))
+    squares = _squares(x - centre, root)
+    log_density: Array = -np.log(np.diag(root)).sum() - (FREEDOM + dim) / 2 * np.log1p(squares / FREEDOM)
+    return log_density
+
+
+def _squares(differences: Array, root: Array) -> Array:
+    """Return the squared Mahalanobis length of differences [M, D], float64 [M]."""
+    squares: Array = (solve_triangular(root, differences.T, lower=True) ** 2).sum(axis=0)
+    return squares

@@ -1,0 +1,1 @@
+"""Gates in two channels that separate populations, and gates drawn by hand."""

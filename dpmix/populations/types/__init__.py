@@ -1,0 +1,1 @@
+"""Cell types of events, from a table or from examples."""

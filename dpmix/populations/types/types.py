@@ -1,0 +1,423 @@
+"""Cell types of events: a table of cell types applied to the draws of a run.
+
+In a draw, event x belongs to component h with probability P(h | x). With F_r(x) the evidence of x for row r
+of the table (`dpmix.populations.types.levels`; 1 for the unknown type), and theta_hr the share of type r in
+component h,
+
+    P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
+
+theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
+evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all
+thresholds goes to one type as a whole, and a component that straddles a threshold is divided by the values of
+its events. F is relative to events whose markers are independent and have their base rates; this is the
+unknown type, which a row has to beat.
+
+**Proportions** are expected numbers of events in the draws, with
+
+    theta_h ~ Dirichlet(`OWN_EVENTS` rho),
+
+rho the proportions of the rows in all events; theta and rho are learned by the same EM. A component thus
+mostly has the shares of its own events. (With even shares, the doubt of the cells alone gave one in ten of
+the events of a rare type to frequent types that differ in one cell.) Events that two rows explain alike count
+for the type of the other events of their component, then for the frequent one. Intervals are for the
+population from which the N events are a random sample: they contain the uncertainty of the draws, of the
+thresholds and of the sample.
+
+**Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
+`CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
+for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
+turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
+events of this neighbour.)
+
+**Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
+event gets the most probable row without parent, then the child whose probability, given the row, is at least
+the certainty asked for, and so on down.
+
+N events, S samples, R rows, M markers, T draws, K components, P populations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.engines.base import Engine
+from dpmix.inputs.controls import by_number
+from dpmix.inputs.type_table import TypeTable, match_markers
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.model.streams import Step, Stream
+from dpmix.populations.draws.cohort import OwnTerms
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.predictive import classify
+from dpmix.populations.draws.task import Task
+from dpmix.populations.events.estimates import Estimates
+from dpmix.populations.events.medians import evenly
+from dpmix.populations.events.proportions import posterior
+from dpmix.populations.types.draws import TypeDraws
+from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors
+from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
+from dpmix.system.progress import ProgressLog
+
+UNKNOWN = "unknown"
+TYPE_DRAWS = 40  # draws of the run, at most
+LEVEL_DRAWS = 8  # sets of thresholds, used in turn
+FITTED = 30_000  # events from which levels and shares are computed
+SHARED = 0.1  # weight of the shares of a component, next to even shares
+OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
+INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
+CONTRADICTED, ROUNDS = 0.25, 3
+FEWEST = 30  # events of a row whose cells can be contradicted
+STEPS = 20  # of EM
+BLOCK = 32_768
+CERTAINTY = 0.7
+
+
+@dataclass(frozen=True)
+class Types:
+    """Cell types of the events of a gating.
+
+    Attributes
+    ----------
+    table : TypeTable
+        As read.
+    markers : tuple of Marker
+        Of the markers in the panel.
+    columns : int64 [M]
+        Their columns in the table.
+    channels : tuple of str
+        Their channels.
+    notes : tuple of str
+        On markers that the panel lacks.
+    certainty : float
+    of_event : int32 [N]
+        Row of each event, -1 for unknown.
+    probability : float32 [N]
+        Posterior probability of this row, with its children.
+    counts : float64 [T, S, R + 1]
+        Expected events by row in each draw, without children; the last is unknown.
+    proportions : float64 [V, S, R + 1]
+        Draws of the proportions, with those of children; V is T or a multiple of T.
+    mean_proportions : float64 [S, R + 1]
+    r_hat : float64 [R + 1]
+        Of the proportions in all samples together; NaN where not known.
+    agreement : float64 [R, M]
+        Share of the events of each row that pass each cell; NaN for a silent cell.
+    right : float64 [R, M]
+        p of each cell that was used.
+    draws : TypeDraws, optional
+        What `dpmix associate --types` compares; None before `dpmix gate` has added it.
+    """
+
+    table: TypeTable
+    markers: tuple[Marker, ...]
+    columns: Ints
+    channels: tuple[str, ...]
+    notes: tuple[str, ...]
+    certainty: float
+    of_event: npt.NDArray[np.int32]
+    probability: Floats
+    counts: Array
+    proportions: Array
+    mean_proportions: Array
+    r_hat: Array
+    agreement: Array
+    right: Array
+    draws: TypeDraws | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """R + 1 names; the last is unknown."""
+        return (*self.table.types, UNKNOWN)
+
+    @property
+    def includes(self) -> npt.NDArray[np.bool_]:
+        """Types s that count as type r: itself, and those below it, bool [R + 1, R + 1]."""
+        return included(self.table)
+
+    @property
+    def estimates(self) -> Estimates:
+        """Mean and 90% interval of the proportions, each float64 [S, R + 1]."""
+        return Estimates.of(self.mean_proportions, self.proportions)
+
+    @property
+    def rows(self) -> Ints:
+        """Row of the table of each event, int64 [N]; the last is unknown."""
+        return np.where(self.of_event < 0, len(self.table.types), self.of_event).astype(np.int64)
+
+    @property
+    def contradicted(self) -> npt.NDArray[np.bool_]:
+        """Cells that the events of their row contradict, bool [R, M]."""
+        found: npt.NDArray[np.bool_] = self.agreement < CONTRADICTED
+        return found
+
+
+def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return whether column s is row r or below it, bool [R, R]."""
+    below = np.eye(len(names), dtype=np.bool_)
+    for s in range(len(names)):
+        above = parents[s]
+        while above:
+            r = names.index(above)
+            below[r, s] = True
+            above = parents[r]
+    return below
+
+
+def included(table: TypeTable) -> npt.NDArray[np.bool_]:
+    """Return the result of `descendants` with a last row and column for the unknown type."""
+    found: npt.NDArray[np.bool_] = np.pad(descendants(table.parents, table.types), [(0, 1), (0, 1)])
+    found[-1, -1] = True
+    return found
+
+
+def decide(
+    shares: Array, parents: Sequence[str], names: Sequence[str], certainty: float
+) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return the row of each event, -1 for unknown, and its probability with children.
+
+    Parameters
+    ----------
+    shares : float64 [N, R + 1]
+        Probabilities without those of children; the last is unknown.
+    parents, names : sequence of str
+        Of the table.
+    certainty : float
+        Least probability of a child, given its parent.
+    """
+    whole = np.hstack([shares[:, :-1] @ descendants(parents, names).T, shares[:, -1:]])
+    n_rows = len(names)
+    roots = np.array([r for r in range(n_rows) if not parents[r]] + [n_rows])
+    rows = roots[whole[:, roots].argmax(axis=1)]
+    children = {r: [s for s in range(n_rows) if parents[s] == names[r]] for r in range(n_rows)}
+    active = np.arange(len(rows))
+    while len(active):
+        below = []
+        for r in np.unique(rows[active]):
+            own = active[rows[active] == r]
+            if not (inside := children.get(int(r), [])):
+                continue
+            best = np.array(inside)[whole[np.ix_(own, inside)].argmax(axis=1)]
+            sure = whole[own, best] >= certainty * whole[own, r]
+            rows[own[sure]] = best[sure]
+            below.append(own[sure])
+        active = np.concatenate(below) if below else np.empty(0, np.int64)
+    probability = whole[np.arange(len(rows)), rows].astype(np.float32)
+    return np.where(rows == n_rows, -1, rows).astype(np.int32), probability
+
+
+def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bool = False) -> Array:
+    """Return the shares of the rows in each component, float64 [K, R + 1].
+
+    Parameters
+    ----------
+    evidence : float64 [N, R + 1]
+        F.
+    labels : int [N]
+        Component of each event in a draw.
+    n_components : int
+    learn : bool
+        Return the shares for proportions, not for names.
+    """
+    n_rows = evidence.shape[1]
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    there = labels[order][starts]
+    shares = np.full((n_components, n_rows), 1.0 / n_rows)
+    sorted_evidence = evidence[order]
+    for _ in range(STEPS):
+        parts = sorted_evidence * shares[labels[order]]
+        parts /= parts.sum(axis=1, keepdims=True)
+        sums = np.add.reduceat(parts, starts, axis=0)
+        sizes = sums.sum(axis=1, keepdims=True)
+        if learn:
+            rho = (sums.sum(axis=0) + 1.0) / (sums.sum() + n_rows)
+            shares[:] = rho
+            shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
+        else:
+            shares[there] = SHARED * sums / sizes + (1.0 - SHARED) / n_rows
+    return shares
+
+
+def event_shares(memberships: Array | Floats, shares: Array, evidence: Array) -> Array:
+    """Return P(r | x) of one draw, float64 [N, R + 1], from memberships [N, K], shares and evidence."""
+    total = evidence @ shares.T
+    found: Array = evidence * ((memberships / total) @ shares)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tuple[Array, Array]:
+    """Return the probability that each cell is right and the share of events that pass it, float64 [R, M].
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    values : float64 [N, M]
+    doubt : float64 [R, M]
+        Of the table; NaN where it states none.
+    """
+    stated = 1.0 - np.where(np.isnan(doubt), DOUBT, doubt)
+    right = stated.copy()
+    base = np.array([marker.base for marker in markers]).T
+    silent = np.array([marker.silent for marker in markers]).T
+    agreement = np.full(right.shape, np.nan)
+    for _ in range(ROUNDS):
+        logs = log_factors(markers, values, right)
+        best = logs.argmax(axis=1)
+        highest = logs.max(axis=1)
+        weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
+        sizes = np.bincount(best, weights, len(right))
+        for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
+            own = best == r
+            agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
+        agreement[sizes < FEWEST] = np.nan
+        wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
+        right = np.where(wrong, np.minimum(base, stated), stated)
+    return right, agreement
+
+
+def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
+    """Return the events by row of the table, the last unknown, and population, int64 [R + 1, P]."""
+    size = len(types.names), n_populations
+    flat = np.bincount(types.rows * n_populations + population, minlength=size[0] * size[1])
+    found: Ints = flat.reshape(size)
+    return found
+
+
+def assign_types(
+    task: Task,
+    found: Populations,
+    table: TypeTable,
+    own_terms: Sequence[OwnTerms] | None = None,
+    certainty: float = CERTAINTY,
+) -> Types:
+    """Return the cell types of all events.
+
+    Parameters
+    ----------
+    task : Task
+    found : Populations
+    table : TypeTable
+    own_terms : sequence of OwnTerms, optional
+        Weights and shifts of samples that are not in the run.
+    certainty : float
+        Least probability of a child, given its parent.
+
+    Raises
+    ------
+    ConfigError
+        No marker of the table is in the panel.
+    """
+    events, run = task.events, found.run
+    names = events.all_channels
+    numbers, notes = match_markers(table, names)
+    columns = np.flatnonzero(numbers >= 0)
+    at = numbers[columns]
+    full = table.with_inherited()
+    random = Stream(task.config.seed, 3, 0).step(Step.PROPORTIONS)
+    n_events = len(events.values)
+    some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
+    values = events.all_values(some)[:, at]
+    drawn = evenly(len(found.draws), TYPE_DRAWS)
+    n_rows = len(table.types) + 1
+    counts = np.zeros((len(drawn), len(events.samples), n_rows))
+    with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
+        labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
+    controls = by_number(run.controls, [names[d] for d in at.tolist()])
+    markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
+    right, agreement = assess_cells(markers, values, full.doubt[:, columns])
+    deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
+    sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
+    fitted = [_evidence(own, values, right) for own in sets]
+    shares = [
+        [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
+        for k, t in enumerate(drawn.tolist())
+    ]
+    of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
+    progress = ProgressLog("cell types", n_events)
+    each = np.arange(run.n_components)
+    with closing(task.make_engine(events.values)) as engine:
+        for sample, first in enumerate(events.sample_starts[:-1]):
+            end = int(events.sample_starts[sample + 1])
+            own = task.own_terms(found, sample, own_terms)
+            for start in range(int(first), end, BLOCK):
+                stop = min(start + BLOCK, end)
+                block = events.all_values(np.arange(start, stop))[:, at]
+                evidence = [_evidence(one, block, right) for one in sets]
+                total = np.zeros((stop - start, n_rows))
+                for k, t in enumerate(drawn.tolist()):
+                    memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
+                    even, learned = shares[k]
+                    total += event_shares(memberships, even, evidence[k % LEVEL_DRAWS])
+                    part = event_shares(memberships, learned, evidence[k % LEVEL_DRAWS])
+                    counts[k, sample] += part.sum(axis=0)
+                decided = decide(total / len(drawn), table.parents, table.types, certainty)
+                of_event[start:stop], probability[start:stop] = decided
+                progress.add(stop - start)
+    proportions, mean = type_proportions(counts, included(table), task.config.seed)
+    return Types(
+        table=table,
+        markers=markers,
+        columns=columns,
+        channels=tuple(names[d] for d in at.tolist()),
+        notes=notes,
+        certainty=certainty,
+        of_event=of_event,
+        probability=probability,
+        counts=counts,
+        proportions=proportions,
+        mean_proportions=mean,
+        r_hat=_r_hat(counts.sum(axis=1) @ included(table).T, found.draws[drawn, 0]),
+        agreement=agreement,
+        right=right,
+    )
+
+
+def type_proportions(counts: Array, below: npt.NDArray[np.bool_], seed: int) -> tuple[Array, Array]:
+    """Return draws of the proportions of types, and their posterior means; NaN for empty samples.
+
+    Parameters
+    ----------
+    counts : float64 [T, S, R + 1]
+        Expected numbers of events. Draws are repeated, for at least `INTERVAL_DRAWS` of the proportions.
+    below : bool [R + 1, R + 1]
+        Rows whose events a row includes (`included`).
+    seed : int
+
+    Returns
+    -------
+    proportions : float64 [.., S, R + 1]
+    mean : float64 [S, R + 1]
+    """
+    repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
+    proportions: Array = posterior(repeated, seed) @ below.T
+    mean: Array = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
+    empty = counts.sum(axis=(0, 2)) == 0.0
+    proportions[:, empty], mean[empty] = np.nan, np.nan
+    return proportions, mean
+
+
+def _labels(engine: Engine, found: Populations, t: int) -> Ints:
+    """Return the most probable component of each event in draw t, int64 [N]."""
+    return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
+
+
+def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
+    """Return F, float64 [N, R + 1], up to a factor of each event."""
+    logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
+    found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
+    return found
+
+
+def _r_hat(draws: Array, chains: Ints) -> Array:
+    """Return R-hat of quantities in draws [T, R + 1] of some chains, NaN where there are too few draws."""
+    each = np.bincount(chains)
+    each = each[each > 0]
+    if len(set(each.tolist())) != 1 or each[0] < MIN_DRAWS:
+        return np.full(draws.shape[1], np.nan)
+    found: Array = r_hat_and_ess(draws.reshape(len(each), each[0], -1))[0]
+    return found
