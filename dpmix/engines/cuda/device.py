@@ -95,7 +95,7 @@ class CudaDevice(DeviceThread):
             if labels is not None:
                 self._memory.lock_labels(labels)
         for name in work.kernels:
-            self._kernels.function(name)
+            self._kernels.load(name)
         running = DevicePass(
             work,
             self._memory,
