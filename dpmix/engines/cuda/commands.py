@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dpmix.engines.cuda import library
 from dpmix.kernels import _cuda_commands
+from dpmix.model.streams import Key
 
 WIDE = "PQ"
 """Argument types of 8 bytes (letters of the module struct); others have 4."""
@@ -71,23 +72,40 @@ class Kernel(NamedTuple):
         return cls(handle, threads, len(arguments), wide)
 
 
+class Program(NamedTuple):
+    """Calls of the driver that can be made again with another key; `keys` has the places of keys."""
+
+    words: array[int]
+    keys: list[int]
+
+
 class Commands:
-    """A list of calls of the driver; `run` makes them and empties the list.
+    """A list of calls of the driver.
 
     Streams and events are handles. What a call reads or writes on the host must stay alive until the device
     has done it.
     """
 
     def __init__(self) -> None:
-        self._words = array("Q")
+        self._words, self._keys = array("Q"), list[int]()
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, *arguments: Any) -> None:
-        """List a launch. Arguments are integers; a float is given by its bits (`float_bits`)."""
-        if len(arguments) != kernel.n_arguments:
-            raise TypeError(f"got {len(arguments)} arguments, the kernel has {kernel.n_arguments}")
-        n_words = 6 + len(arguments)
+        """List a launch.
+
+        Arguments are integers. A float is given by its bits (`float_bits`), and a key is three arguments.
+        """
         head = kernel.handle, stream, *grid, kernel.threads, kernel.wide
-        self._words.extend((Operation.LAUNCH, n_words, *head, *arguments))
+        self._words.extend((Operation.LAUNCH, len(head) + kernel.n_arguments, *head))
+        end = len(self._words) + kernel.n_arguments
+        for argument in arguments:
+            if isinstance(argument, Key):
+                self._keys.append(len(self._words))
+                self._words.extend(argument)
+            else:
+                self._words.append(argument)
+        if len(self._words) != end:
+            n_arguments = len(self._words) - end + kernel.n_arguments
+            raise TypeError(f"got {n_arguments} arguments, the kernel has {kernel.n_arguments}")
 
     def copy_up(self, to: Any, source: npt.NDArray[Any], stream: int) -> None:
         """List a copy of a contiguous array to the device."""
@@ -117,15 +135,26 @@ class Commands:
         """List that the time between two events is written to an array of one number."""
         self._words.extend((Operation.ELAPSED, 3, milliseconds.ctypes.data, first, second))
 
-    def run(self) -> None:
-        """Make the calls in order, up to one that fails.
+    def finish(self) -> Program:
+        """Return the listed calls, and empty the list."""
+        program = Program(self._words, self._keys)
+        self._words, self._keys = array("Q"), []
+        return program
+
+    def run(self, program: Program | None = None, key: Key | None = None) -> None:
+        """Make the listed calls, then those of a program with a key, up to one that fails; empty the list.
 
         Raises
         ------
         pycuda.driver.Error
             A call failed.
         """
-        words, self._words = self._words, array("Q")
+        words = self.finish().words
+        if program is not None:
+            if key is not None:
+                for place in program.keys:
+                    program.words[place : place + len(key)] = array("Q", key)
+            words.extend(program.words)
         code, operation = _cuda_commands.run(entries(), words)
         if code:
             raise library.error(FUNCTIONS[Operation(operation)][0].removesuffix("_v2"), code)

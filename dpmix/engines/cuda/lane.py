@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.engines.cuda import library
-from dpmix.engines.cuda.commands import Commands
+from dpmix.engines.cuda.commands import Commands, Program
 from dpmix.engines.cuda.work import Pass
 from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, Layout
 from dpmix.model.mixture import Array, Floats
@@ -127,6 +127,8 @@ class Lane:
         self.stream = driver.Stream()
         self.queue: int = self.stream.handle
         self.marks = marks
+        self.programs: dict[tuple[object, ...], Program] = {}  # by what they depend on
+        self.waiting: Program | None = None
         self.milliseconds = np.zeros(len(marks), np.float32)  # of these events since the start of the pass
         self.mixture = mixture
         self.chunks: list[int] = []  # of the current batch, all of one sample

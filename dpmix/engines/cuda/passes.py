@@ -12,7 +12,7 @@ import pycuda.driver as driver
 from dpmix.engines import exact
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cuda.commands import Commands, float_bits
+from dpmix.engines.cuda.commands import Commands, Program, float_bits
 from dpmix.engines.cuda.kernels import Kernels
 from dpmix.engines.cuda.lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda.memory import DeviceMemory
@@ -22,6 +22,7 @@ from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 NO_LABELS = 0xFFFFFFFF  # two labels of no component
+MOST_PROGRAMS = 256  # kept by a lane: some for each chain
 
 
 class DevicePass:
@@ -61,7 +62,7 @@ class DevicePass:
     ) -> None:
         self._work, self._memory, self._kernels, self._layout = work, memory, kernels, layout
         self._grid, self._first_event, self._weight_floor = grid, first_event, float_bits(weight_floor)
-        self._commands = Commands()
+        self._ahead, self._batch = Commands(), Commands()  # of a batch: its input, and all that follows
         self._n_components = len(work.components)
         self._blocks_per_chunk, self._joint = layout.blocks_per_chunk, layout.joint
         self._n_moments = self._n_components * layout.n_moments
@@ -106,9 +107,9 @@ class DevicePass:
     def _send_mixture(self, mixture: HeldMixture, sample: int, stream: int) -> None:
         """List copies of the mixture of a sample."""
         rows = self._work.rows(self._layout, sample)
-        mixture.send(self._commands, rows, sample, stream)
+        mixture.send(self._ahead, rows, sample, stream)
         if self.exact_sent:
-            mixture.send_exact(self._commands, rows, stream)
+            mixture.send_exact(self._ahead, rows, stream)
 
     def _send_tables(self) -> None:
         """Send the tables of the pass, and the mixture if all samples share it; all lanes wait for it."""
@@ -120,26 +121,26 @@ class DevicePass:
         if work.last and work.last.now is not None:
             driver.memcpy_htod(memory.now, work.last.now)
         first = memory.lanes[0].queue
-        self._commands.record(memory.origin, first)
+        self._ahead.record(memory.origin, first)
         for mixture in memory.mixtures:
             mixture.forget()
         if not memory.by_sample:
             self._send_mixture(memory.mixtures[0], 0, first)
         if not work.gates:
             n_words = 2 * 4 * (self._n_moments + work.n_log_sums)
-            self._commands.fill(memory.state, 0, n_words, first)
+            self._ahead.fill(memory.state, 0, n_words, first)
         others = memory.lanes[1:]
         if others:
-            self._commands.record(memory.mixture_sent, first)
+            self._ahead.record(memory.mixture_sent, first)
         for lane in others:
-            self._commands.wait(lane.queue, memory.mixture_sent)
+            self._ahead.wait(lane.queue, memory.mixture_sent)
         for lane in memory.lanes:
             lane.chunks = []
 
     def _start(self, lane: Lane) -> None:
         """Queue all operations of the lane's batch."""
-        commands = self._commands
-        commands.record(lane.marks.began, lane.queue)
+        work, ahead = self._work, self._ahead
+        ahead.record(lane.marks.began, lane.queue)
         lane.sample = int(self._grid.samples[lane.chunks[0]])
         first, end = self._grid.sample(lane.sample)
         lane.n_events, lane.first_event = end - first, self._first_event + first
@@ -150,22 +151,42 @@ class DevicePass:
             numbers = lane.numbers_here[: len(lane.chunks)]
             numbers[:] = self._grid.places[lane.chunks]
             addresses = int(lane.events), int(lane.numbers), 0 if lane.weights is None else int(lane.weights)
-            commands.run()  # before the copies of the events
+            ahead.run()  # before the copies of the events
             self._memory.send(lane, lane.chunks, addresses[0], addresses[2])
-            commands.copy_up(lane.numbers, numbers, lane.queue)
+            ahead.copy_up(lane.numbers, numbers, lane.queue)
         lane.events_at, lane.numbers_at, lane.weights_at = addresses
-        before = self._work.labels_to_send
-        if before is not None:
-            for slot, labels in before.parts(lane.chunks):
-                commands.copy_up(label_address(lane, slot), labels, lane.queue)
-        commands.record(lane.marks.sent, lane.queue)
+        ahead.run(self._program(lane), work.key)
+        self._has_added = len(self._memory.lanes) > 1
+
+    def _program(self, lane: Lane) -> Program:
+        """Return the calls from the labels of the batch to its results; equal batches share them."""
+        work = self._work
+        places = tuple(
+            None if labels is None else labels.place(lane.chunks) for labels in (work.labels_to_send, work.labels)
+        )
+        has_now = work.last is not None and work.last.now is not None
+        shape = work.kernels, self._n_components, len(lane.chunks), lane.n_events, lane.first_event, has_now
+        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, places
+        batch = *shape, *where, self._has_added
+        repeats = not (work.gates or work.division)  # these have values of their own
+        if repeats and batch in lane.programs:
+            return lane.programs[batch]
+        if work.labels_to_send is not None:
+            for slot, labels in work.labels_to_send.parts(lane.chunks):
+                self._batch.copy_up(label_address(lane, slot), labels, lane.queue)
+        self._batch.record(lane.marks.sent, lane.queue)
         self._compute(lane)
-        commands.run()
+        program = self._batch.finish()
+        if repeats:
+            if len(lane.programs) >= MOST_PROGRAMS:
+                lane.programs.clear()
+            lane.programs[batch] = program
+        return program
 
     def _compute(self, lane: Lane) -> None:
         """List the kernels and the copies of their results."""
         work, n_slots, stream = self._work, len(lane.chunks), lane.queue
-        commands = self._commands
+        commands = self._batch
         commands.fill(lane.tallies, 0, len(lane.tallies_here), stream)
         if work.gates:
             self._launch_memberships(lane, work.gates)
@@ -203,8 +224,9 @@ class DevicePass:
             self.exact_sent = True
             if not lane.mixture.exact_at:  # the other lane may have sent it
                 rows = self._work.rows(self._layout, lane.sample)
-                lane.mixture.send_exact(self._commands, rows, lane.queue)
+                lane.mixture.send_exact(self._ahead, rows, lane.queue)
             self._compute(lane)
+            self._ahead.run(self._batch.finish())
             self._wait(lane)
         self._note_times(lane)
         if lane.rows is not None and not self._work.gates:
@@ -228,10 +250,12 @@ class DevicePass:
 
     def _wait(self, lane: Lane) -> None:
         """Wait for the lane's batch, and read the times of its events."""
-        self._commands.synchronise(lane.marks.done)
-        for number, mark in enumerate(lane.marks):
-            self._commands.elapsed(lane.milliseconds[number : number + 1], self._memory.origin, mark)
-        self._commands.run()
+        if lane.waiting is None:
+            self._ahead.synchronise(lane.marks.done)
+            for number, mark in enumerate(lane.marks):
+                self._ahead.elapsed(lane.milliseconds[number : number + 1], self._memory.origin, mark)
+            lane.waiting = self._ahead.finish()
+        self._ahead.run(lane.waiting)
 
     def _note_times(self, lane: Lane) -> None:
         began, sent, computed, done = (lane.milliseconds * 1e-3).tolist()
@@ -245,7 +269,7 @@ class DevicePass:
         numbers = lane.n_events, lane.first_event
         output = lane.labels, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
-        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, *key, *output)
+        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, key, *output)
         self._launch_accumulation(lane, lane.labels)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
@@ -256,7 +280,7 @@ class DevicePass:
         numbers = lane.n_events, lane.first_event, self._n_components, self._weight_floor
         each = lane.normalisers
         output = lane.labels, each, lane.far_counts, lane.work
-        self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, *key, *output)
+        self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, key, *output)
         summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
         self._list(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
         self._launch_accumulation(lane, lane.labels)
@@ -264,11 +288,11 @@ class DevicePass:
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
-        self._commands.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
+        self._batch.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
         tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
-        self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, *key, division.word, *output)
+        self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, key, division.word, *output)
         self._launch_accumulation(lane, new_labels)
 
     def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
@@ -299,16 +323,15 @@ class DevicePass:
         n_slots, n_totals = len(lane.chunks), self._work.n_log_sums
         n_parts = PARTS if self._work.division else self._blocks_per_chunk
         parts = lane.sums, n_parts, lane.totals
-        self._kernels.launch(self._commands, "sum_parts", (n_totals, n_slots), lane.queue, *parts)
+        self._kernels.launch(self._batch, "sum_parts", (n_totals, n_slots), lane.queue, *parts)
         added, state = self._memory.added, self._memory.state
         if self._has_added:
-            self._commands.wait(lane.queue, added)
+            self._batch.wait(lane.queue, added)
         grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
         numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals
-        self._kernels.launch(self._commands, "add_chunks", grid, lane.queue, *numbers, state)
+        self._kernels.launch(self._batch, "add_chunks", grid, lane.queue, *numbers, state)
         if len(self._memory.lanes) > 1:
-            self._commands.record(added, lane.queue)
-            self._has_added = True
+            self._batch.record(added, lane.queue)
         if lane.rows is not None:
             blocks = -(-self._n_rows // MOMENT_THREADS)
             self._list(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)
@@ -328,7 +351,7 @@ class DevicePass:
     def _list(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
         """List a kernel for the lane's batch."""
         grid = blocks_per_chunk, len(lane.chunks)
-        self._kernels.launch(self._commands, name, grid, lane.queue, *arguments)
+        self._kernels.launch(self._batch, name, grid, lane.queue, *arguments)
 
 
 def label_address(lane: Lane, slot: int) -> int:
