@@ -55,6 +55,10 @@ class Kernels:
             handle = library.kernel_of(self._modules[file], name)
             self._kernels[name] = Kernel.of(handle, threads, arguments)
 
+    def handle(self, name: str) -> int:
+        """Return the handle of a loaded kernel."""
+        return self._kernels[name].handle
+
     def launch(
         self, commands: Commands, name: str, grid: tuple[int, int], stream: int, *arguments: Any
     ) -> None:

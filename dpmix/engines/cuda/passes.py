@@ -162,7 +162,8 @@ class DevicePass:
         """Return the calls from the labels of the batch to its results; equal batches share them."""
         work = self._work
         places = tuple(
-            None if labels is None else labels.place(lane.chunks) for labels in (work.labels_to_send, work.labels)
+            None if labels is None else labels.place(lane.chunks)
+            for labels in (work.labels_to_send, work.labels)
         )
         has_now = work.last is not None and work.last.now is not None
         shape = work.kernels, self._n_components, len(lane.chunks), lane.n_events, lane.first_event, has_now
