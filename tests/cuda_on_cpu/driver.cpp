@@ -78,6 +78,8 @@ struct Device {
     size_t used = 0;
     unsigned long long bytes_up = 0, bytes_down = 0;
     unsigned sleeping = 0, spinning = 0;  // waits for events, by how the thread waits
+    unsigned pageable = 0;                // asynchronous copies of memory that is not page-locked
+    unsigned unwritten = 0;               // copies to the host of memory that nothing has written
     std::map<std::string, int> calls;
     int idle_calls = 0;
     bool dead = false;
@@ -345,12 +347,22 @@ CUresult copy_up(Stream& stream, CUdeviceptr to, const void* from, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+// Whether memory of a device has 8 bytes, at a multiple of 8, that nothing has written.
+bool has_poison(const char* memory, size_t bytes) {
+    static const std::string poison(8, (char)POISON);
+    const size_t first = (8 - (uintptr_t)memory % 8) % 8;
+    for (size_t at = first; at + 8 <= bytes; at += 8)
+        if (!memcmp(memory + at, poison.data(), 8)) return true;
+    return false;
+}
+
 CUresult copy_down(Stream& stream, void* to, CUdeviceptr from, size_t bytes) {
     Context& context = *stream.context;
     if (!inside(context.memory, (void*)from, bytes)) return foreign();
     enqueue(stream, [&context, to, from, bytes] {
         memcpy(to, (void*)from, bytes);
         devices[context.device].bytes_down += bytes;
+        devices[context.device].unwritten += has_poison((const char*)from, bytes);
         return CUDA_SUCCESS;
     });
     return page_locked(to, bytes) ? CUDA_SUCCESS : finish(stream);  // otherwise it returns after the write
@@ -439,6 +451,13 @@ int dpmix_emulated_calls(int device) {
 unsigned dpmix_emulated_waits(int device, int sleeps) {
     const std::lock_guard<std::recursive_mutex> held(lock);
     return sleeps ? devices[device].sleeping : devices[device].spinning;
+}
+
+// Asynchronous copies of a device since the start of the process that wait, because their host memory is not
+// page-locked (0), and copies to the host of memory that nothing has written (1).
+unsigned dpmix_emulated_faults(int device, int unwritten) {
+    const std::lock_guard<std::recursive_mutex> held(lock);
+    return unwritten ? devices[device].unwritten : devices[device].pageable;
 }
 
 // Bytes copied to (direction 0) or from (1) a device since the start of the process.
@@ -632,10 +651,16 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     });
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream handle) {
-    return on_stream(__func__, handle, [&](Stream& stream) { return copy_up(stream, to, from, bytes); });
+    return on_stream(__func__, handle, [&](Stream& stream) {
+        devices[stream.context->device].pageable += !page_locked(from, bytes);
+        return copy_up(stream, to, from, bytes);
+    });
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream handle) {
-    return on_stream(__func__, handle, [&](Stream& stream) { return copy_down(stream, to, from, bytes); });
+    return on_stream(__func__, handle, [&](Stream& stream) {
+        devices[stream.context->device].pageable += !page_locked(to, bytes);
+        return copy_down(stream, to, from, bytes);
+    });
 }
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n) {
     return on_device(__func__, [&](Context& context) { return fill(context.standard, to, value, n); });

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cuda_cases import SPLIT, Emulate
+from cuda_cases import MIB, SPLIT, Emulate
 from cuda_on_cpu import emulator
 from engine_contract import halves, problem
 
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels import _cuda_commands
 from dpmix.kernels.layout import CHUNK
+from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
 
@@ -98,6 +99,26 @@ def test_few_calls_of_a_pass_hold_the_interpreter(counted: Counted) -> None:
         assert calls.lists == 4
         assert calls.in_lists > 35
         assert calls.all - calls.in_lists <= 3
+    engine.close()
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_copies_of_a_pass_do_not_wait_and_have_been_written(
+    emulated_devices: Emulate, resident: bool
+) -> None:
+    events, mixture = problem(2 * CHUNK - 5, 6, 16)
+    rest = np.full(12, -1, np.int32), np.zeros(12, np.int8)
+    split = SplitAssignment(np.r_[SPLIT.pairs, rest[0]], np.r_[SPLIT.sides, rest[1]], SPLIT.word)
+    emulated_devices(memory=None if resident else 8 * MIB)
+    engine = CudaEngine(events, devices=[0], chunks_in_flight=1)
+    before = emulator.faults(0)
+    for iteration in range(2):  # dense, then pruned
+        engine.draw_labels(mixture, Key(1, 0, iteration))
+    assert engine._devices[0]._memory.holds_events == resident
+    engine.divide(split, halves(mixture, split, 2), Key(1, 0, 2))
+    engine.expect_labels(mixture)
+    engine.memberships(mixture, np.arange(16) % 3, 0, len(events))
+    assert emulator.faults(0) == before
     engine.close()
 
 
