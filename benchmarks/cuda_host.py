@@ -1,7 +1,7 @@
 """Measure the host's part of a pass of the CUDA engine: its time, and its calls of the driver.
 
-    E=build/cuda_on_cpu
-    DPMIX_EMULATED_DEVICES=8 DPMIX_EMULATED_IDLE=1 LD_LIBRARY_PATH=$E PATH=$E/bin:$PATH python benchmarks/cuda_host.py
+    export LD_LIBRARY_PATH=build/cuda_on_cpu PATH=$PWD/build/cuda_on_cpu/bin:$PATH
+    DPMIX_EMULATED_DEVICES=8 DPMIX_EMULATED_IDLE=1 python benchmarks/cuda_host.py
 
 The devices are idle: launches and copies end at once, and memory is zero. What remains is the host's work:
 packing the mixture, queueing, waiting, and merging sums. A call of the emulated driver is a function call; a

@@ -1,4 +1,4 @@
-"""Type stub of the native module kernels/cuda_commands.cpp: calls of the CUDA driver without the interpreter's lock."""
+"""Type stub of the native module kernels/cuda_commands.cpp: calls of the CUDA driver in a list."""
 
 from array import array
 
@@ -6,7 +6,9 @@ def run(
     entries: array[int],  # addresses of the driver's functions, one for each operation
     commands: array[int],  # for each command: operation, number of its words, these
 ) -> tuple[int, int]:
-    """Run commands up to the first one that fails; return its error of the driver (0: none) and operation.
+    """Run commands without the interpreter's lock, up to one that fails.
+
+    Returns its error of the driver (0: none) and operation.
 
     Raises
     ------

@@ -22,9 +22,9 @@ using Words = nb::ndarray<const Word, nb::ndim<1>, nb::c_contig, nb::device::cpu
 
 enum Operation : Word { LAUNCH, COPY_UP, COPY_DOWN, FILL, RECORD, WAIT, SYNCHRONISE, ELAPSED, N_OPERATIONS };
 
-constexpr int INVALID_VALUE = 1;              // CUDA_ERROR_INVALID_VALUE
-constexpr std::size_t LAUNCH_WORDS = 6;       // before the arguments
-constexpr std::size_t MAX_ARGUMENTS = 64;     // a mask has a bit for each
+constexpr int INVALID_VALUE = 1;                                      // CUDA_ERROR_INVALID_VALUE
+constexpr std::size_t LAUNCH_WORDS = 6;                               // before the arguments
+constexpr std::size_t MAX_ARGUMENTS = 64;                             // a mask has a bit for each
 constexpr Word FIXED_WORDS[N_OPERATIONS] = {0, 4, 4, 4, 2, 2, 1, 3};  // 0: any number
 
 void* pointer(Word word) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(word)); }
@@ -38,7 +38,7 @@ Entry entry(const Word* entries, Operation operation) {
 int launch(const Word* entries, const Word* words, std::size_t n_words) {
     using Launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                            void**, void**);
-    alignas(8) char packed[8 * MAX_ARGUMENTS];
+    alignas(8) char packed[8 * MAX_ARGUMENTS] = {};
     std::size_t bytes = 0;
     const std::size_t n_arguments = n_words - LAUNCH_WORDS;
     for (std::size_t i = 0; i < n_arguments; i++) {
@@ -57,8 +57,8 @@ int launch(const Word* entries, const Word* words, std::size_t n_words) {
     // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
     void* how[] = {pointer(1), packed, pointer(2), &bytes, pointer(0)};
     return entry<Launch>(entries, LAUNCH)(pointer(words[0]), static_cast<unsigned>(words[2]),
-                                          static_cast<unsigned>(words[3]), 1, static_cast<unsigned>(words[4]), 1,
-                                          1, 0, pointer(words[1]), nullptr, how);
+                                          static_cast<unsigned>(words[3]), 1, static_cast<unsigned>(words[4]),
+                                          1, 1, 0, pointer(words[1]), nullptr, how);
 }
 
 int run_one(const Word* entries, Word operation, const Word* words, std::size_t n_words) {
@@ -70,12 +70,12 @@ int run_one(const Word* entries, Word operation, const Word* words, std::size_t 
     using Synchronise = int (*)(void*);
     using Elapsed = int (*)(float*, void*, void*);
     switch (operation) {
-        case LAUNCH:
-            return launch(entries, words, n_words);
+        case LAUNCH: return launch(entries, words, n_words);
         case COPY_UP:  // address on the device, host memory, bytes, stream
             return entry<CopyUp>(entries, COPY_UP)(words[0], pointer(words[1]), words[2], pointer(words[3]));
         case COPY_DOWN:  // host memory, address on the device, bytes, stream
-            return entry<CopyDown>(entries, COPY_DOWN)(pointer(words[0]), words[1], words[2], pointer(words[3]));
+            return entry<CopyDown>(entries, COPY_DOWN)(pointer(words[0]), words[1], words[2],
+                                                       pointer(words[3]));
         case FILL:  // address on the device, value of 4 bytes, number, stream
             return entry<Fill>(entries, FILL)(words[0], static_cast<unsigned>(words[1]), words[2],
                                               pointer(words[3]));

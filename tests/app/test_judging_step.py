@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dpmix.app import judging
-from dpmix.app.judging import Judging, Word, has_wanted, judged_path, open_judging
 from dpmix.app.jobs import Jobs
+from dpmix.app.judging import Judging, Word, has_wanted, judged_path, open_judging
 from dpmix.app.live import Live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.commands.explore import explore

@@ -151,14 +151,3 @@ def test_a_kernel_gets_as_many_arguments_as_it_has() -> None:
     with pytest.raises(TypeError):
         commands.launch(kernel, (1, 1), 0, 1, 2, Key(3, 4, 5), 25.0)
     assert kernel.wide == 0b101
-
-
-@pytest.mark.parametrize(
-    "words",
-    [[8, 0], [0, 5, 1, 1, 1, 1, 1], [4, 2, 1], [4], [6, 2, 1, 1], [0, 71, *[1] * 71], [6, 2**64 - 1, 1]],
-)
-def test_the_native_loop_refuses_what_is_no_list_of_commands(words: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"^commands: "):
-        _cuda_commands.run(array("Q", [0] * 8), array("Q", words))
-    with pytest.raises(ValueError, match=r"^entries: "):
-        _cuda_commands.run(array("Q", [0] * 7), array("Q"))

@@ -1,7 +1,7 @@
 """Calls of the CUDA driver that one native call makes, in order and without the interpreter's lock.
 
-PyCUDA launches kernels with the lock held, so that the threads of several devices wait for each other. Here, a
-thread lists the calls of a batch first, and the native loop (kernels/cuda_commands.cpp) makes them.
+PyCUDA launches kernels with the lock held, so that the threads of several devices wait for each other. Here,
+a thread lists the calls of a batch first, and the native loop (kernels/cuda_commands.cpp) makes them.
 """
 
 from __future__ import annotations

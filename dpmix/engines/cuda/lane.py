@@ -86,7 +86,7 @@ class HeldMixture:
 
 
 class LaneEvents(NamedTuple):
-    """The events of a lane's batch: its start, its input on the device, its results there, and on the host."""
+    """The events of a lane's batch: start, input on the device, results there, results on the host."""
 
     began: int
     sent: int
