@@ -1,4 +1,4 @@
-"""Run tests of the native modules, above all of the CPU engine, on code built for a sanitizer: sanitized.py [address] [thread].
+"""Run tests of the native modules on code built for a sanitizer: sanitized.py [address] [thread].
 
 The code is built in build/sanitized for one instruction set and with little optimisation. The builds run in
 parallel, because most of a build is one large file. A sanitizer's report ends the process: the tests fail.
