@@ -1,19 +1,22 @@
 """Fuzz a target with atheris (libFuzzer): python fuzz/fuzz.py TARGET [options of libFuzzer].
 
-A crash is an exception other than an error of dpmix, ten seconds without an answer, or 2 GB of memory. New
-inputs are written to the first folder among the options.
+A crash is an exception other than an error of dpmix, ten seconds without an answer, or an input that takes
+2 GB of memory more than all before it. New inputs are written to the first folder among the options.
 """
 
 from __future__ import annotations
 
 import logging
+import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import atheris
 
 FOLDER = Path(__file__).resolve().parent
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
+MEMORY = 2048  # MiB of one input
+LIMITS = ["-timeout=10", "-rss_limit_mb=16384", "-max_len=8192"]  # libFuzzer itself grows by 1 GB in an hour
 
 # The finder of an editable installation loads modules without instrumentation, so it comes last.
 sys.meta_path.sort(key=lambda finder: type(finder).__module__.startswith("_editable"))
@@ -31,8 +34,24 @@ def main() -> None:
     logging.getLogger("dpmix").setLevel(logging.CRITICAL)
     dictionary = FOLDER / f"{name}.dict"
     words = [f"-dict={dictionary}"] if dictionary.exists() else []
-    atheris.Setup([sys.argv[0], *LIMITS, *words, *options, str(FOLDER / "corpus" / name)], TARGETS[name])
+    target = within_memory(TARGETS[name])
+    atheris.Setup([sys.argv[0], *LIMITS, *words, *options, str(FOLDER / "corpus" / name)], target)
     atheris.Fuzz()
+
+
+def within_memory(target: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Return the target with a `MemoryError` for an input that takes more memory than `MEMORY`."""
+
+    def most() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+    def run(data: bytes) -> None:
+        before = most()
+        target(data)
+        if (taken := most() - before) > MEMORY:
+            raise MemoryError(f"{taken} MiB")
+
+    return run
 
 
 if __name__ == "__main__":

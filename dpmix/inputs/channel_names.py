@@ -38,8 +38,9 @@ NOT_MARKERS = (
 
 # Markers of what a cell does: phosphorylated proteins, cytokines and what is released with them, and
 # proliferation.
+PHOSPHO = r"^(p(?!DCs?$)[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)"
 STATE = (
-    r"^(p[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
+    rf"{PHOSPHO}|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
     r"GM[ _.-]?CSF|IFN[ _.-]?(g|gamma)?|TNF[ _.-]?(a|alpha)?|TGF[ _.-]?b.*|IL[ _.-]?[0-9]+[A-Za-z]?|CD107a|"
     r"granzyme.*|GZM[AB]|perforin)$"
 )
@@ -296,6 +297,11 @@ def _described(own: Measurement, used: Measurement) -> str:
 def is_coarse(channel: Channel) -> bool:
     """Return True for linear integers with too few levels for a logarithmic scale."""
     return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW
+
+
+def is_phosphoprotein(name: str) -> bool:
+    """Return True for the name of a phosphorylated protein, which shows signalling."""
+    return re.match(PHOSPHO, name) is not None
 
 
 def is_state(name: str) -> bool:
