@@ -47,7 +47,7 @@ class Exploration:
 
 
 class HeldDevices:
-    """What computes the posterior at all events: devices that may keep the events between uses, or the CPU.
+    """Devices that compute the posterior at all events, and may keep the events between uses; or the CPU.
 
     Parameters
     ----------

@@ -98,7 +98,8 @@ class LaneEvents(NamedTuple):
         """Return new events; `blocking`: the thread sleeps while it waits for the last one."""
         flags = driver.event_flags
         done = library.make_event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
-        return cls(*(library.make_event() for _ in range(3)), done)
+        began, sent, computed = (library.make_event() for _ in range(3))
+        return cls(began, sent, computed, done)
 
 
 class Lane:
