@@ -7,6 +7,7 @@ import csv
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from dpmix.app.live import Live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.commands.explore import explore
 from dpmix.commands.gate import gate
+from dpmix.engines.choose import make_engine
 from dpmix.errors import ConfigError, DpmixError
 from dpmix.explore.exploration import HeldDevices, exploration
 from dpmix.explore.judgements import read_judgements
@@ -307,6 +309,8 @@ def test_devices_stay_open_while_no_command_waits_or_runs(
 
     module = SimpleNamespace(CudaGaussianProcess=Device)
     monkeypatch.setitem(sys.modules, "dpmix.engines.cuda.gaussian_process", module)
+    on_cpu = partial(make_engine, "cpu")  # of profiles
+    monkeypatch.setattr("dpmix.populations.draws.task.make_engine", lambda _, *others: on_cpu(*others))
     path = workspace.folder / RUN
     seen, live = workspace._lives[path]
     on_devices = replace(live, task=replace(live.task, backend="cuda"))

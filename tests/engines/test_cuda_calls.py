@@ -122,6 +122,22 @@ def test_copies_of_a_pass_do_not_wait_and_have_been_written(
     engine.close()
 
 
+def test_a_device_that_finds_no_chunk_left_has_no_sums(emulated_devices: Emulate) -> None:
+    """As one that takes over from a failed device and finds that the others have taken everything."""
+    from dpmix.engines.cuda.work import Pass
+
+    emulated_devices()
+    events, mixture = problem(2 * CHUNK - 5, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    device, work = engine._devices[0], Pass(engine._packed(mixture)[0])
+    account = device.submit(device.run, work, [0, 1], lambda *_: [], None).result()
+    assert account.chunks == 0
+    assert account.sums is not None
+    assert not account.sums.total.any()
+    engine.close()
+
+
 def test_batches_of_one_shape_are_listed_once(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpmix.engines.cuda.kernels import Kernels
 

@@ -91,6 +91,8 @@ class DevicePass:
                 self._start(lane)
             elif not any(other.chunks for other in lanes):
                 break
+        if not n_chunks:
+            self._ahead.run()  # nothing has sent the tables, which clear the sums
         kernels = union_length(self._kernel_spans)
         copies = union_length(self._kernel_spans + self._copy_spans) - kernels
         sums = None if self._work.gates else CohortSums(self._read_state(), self._rows, self._cut)
