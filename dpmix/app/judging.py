@@ -303,6 +303,7 @@ def state(live: Live, run: Path, judging: Judging, decisions: Decisions, held: H
     task, posterior, found = live.task, judging.explorer.posterior, judging.found
     noise = float(np.sqrt(posterior.judged.covariance.noise))
     is_found = found_among(judging, live.rows)
+    # While the person looks at the numbers: the next screen then waits for less.
     if judging.explorer.is_to_learn():
         with held.used() as device:
             judging.explorer.learn_ahead(device)

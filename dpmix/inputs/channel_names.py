@@ -157,6 +157,7 @@ def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool =
     if of_instrument and not is_compensated and stem == detector and (match := JOINED.search(stem)):
         short = stem[: match.start()].casefold()
         relatives = [name.casefold() for name in others if name != detector]
+        # Only with a relative: FL1A next to FL1H is a measurement, CD8a alone is a marker.
         if any(name == short or JOINED.sub("", name) == short for name in relatives):
             stem, quantity, scale = _read(stem, match, quantity, scale)
     return Measurement(stem.casefold(), quantity, scale, is_compensated)

@@ -95,6 +95,7 @@ def _recorded(source: Source, detectors: Sequence[str]) -> list[int]:
 def _default(sources: Sequence[Source], state: Sequence[int]) -> tuple[list[int], str]:
     """Return the default channels of the first file, and the others with the reasons."""
     first = sources[0]
+    # A run must not silently lose a channel for bad values: it stops, and says which events.
     reasons = ["" if why.startswith(NOT_FINITE) else why for why in reasons_to_leave_out(sources)]
     for k in state:
         reasons[k] = "state channel"
@@ -186,6 +187,7 @@ def read_some(sources: Sequence[Source], columns: Sequence[Sequence[int]]) -> Fl
 
 def some_rows(sources: Sequence[Source]) -> list[list[Rows]]:
     """Return evenly spaced stretches [start, stop) of the rows of each file, `MOST_EVENTS` in all."""
+    # Files all over the list, not the first ones, which may be of one group.
     step = -(-len(sources) // MOST_FILES)
     read = sources[::step]
     total = sum(source.n_events for source in read)
@@ -232,6 +234,7 @@ def _judged(source: Source, chosen: Sequence[int], events: Floats) -> dict[int, 
             reasons[k] = f"{NOT_FINITE}: {bad} of {len(events)} values read"
         elif np.nanmin(column) == np.nanmax(column):
             reasons[k] = f"constant: {np.nanmin(column):g} {seen}"
+        # A copy makes the covariance of every component singular.
         elif (original := kept.setdefault(_digest(column), k)) != k:
             reasons[k] = f"copy of {source.channels[original]} {seen}"
     return reasons

@@ -61,6 +61,7 @@ class HeldMixture:
         self.rows = driver.mem_alloc(self.rows_here.nbytes)
         self.exact = driver.mem_alloc(self.rows_here.nbytes * 2)
         self._shape = shape
+        # Allocated when the first far event needs it: most runs have none, and page-locked memory is scarce.
         self._exact_here: Array | None = None
         self.forget()
 
@@ -86,7 +87,11 @@ class HeldMixture:
 
 
 class LaneEvents(NamedTuple):
-    """The events of a lane's batch: start, input on the device, results there, results on the host."""
+    """The events of a lane's batch: start, input on the device, results there, results on the host.
+
+    The copies of one lane run at the time of the other's kernels, so only the union of spans says how long a
+    device waited for copies.
+    """
 
     began: int
     sent: int
@@ -97,6 +102,7 @@ class LaneEvents(NamedTuple):
     def make(cls, blocking: bool) -> LaneEvents:
         """Return new events; `blocking`: the thread sleeps while it waits for the last one."""
         flags = driver.event_flags
+        # With fewer cores than devices, a thread that spins would keep another from feeding its device.
         done = library.make_event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
         began, sent, computed = (library.make_event() for _ in range(3))
         return cls(began, sent, computed, done)

@@ -81,7 +81,9 @@ class DevicePass:
         n_chunks = 0
         lanes, staged = self._memory.lanes, self._memory.staged
         resident = self._memory.holds_events and not self._work.gates
+        # Memberships go through the staged memory, which has fewer slots than a batch.
         most = self._memory.batch if resident else staged
+        # In turn: while the kernels of one lane run, this thread prepares the copies of the other.
         for lane in cycle(lanes):
             if lane.chunks:
                 self._finish(lane, deliver)
@@ -124,6 +126,7 @@ class DevicePass:
             driver.memcpy_htod(memory.now, work.last.now)
         first = memory.lanes[0].queue
         self._ahead.record(memory.origin, first)
+        # The same memory holds the mixture of the pass before, which may have the same sample number.
         for mixture in memory.mixtures:
             mixture.forget()
         if not memory.by_sample:
@@ -190,6 +193,7 @@ class DevicePass:
         """List the kernels and the copies of their results."""
         work, n_slots, stream = self._work, len(lane.chunks), lane.queue
         commands = self._batch
+        # Far counts of the batch before would make this one be done again in float64.
         commands.fill(lane.tallies, 0, len(lane.tallies_here), stream)
         if work.gates:
             self._launch_memberships(lane, work.gates)
@@ -245,6 +249,7 @@ class DevicePass:
         """Add the sums and counts of the lane's chunks to those of their sample."""
         rows = lane.rows_here[: len(lane.chunks) * self._n_rows].reshape(len(lane.chunks), self._n_rows)
         if self._grid.per_sample[lane.sample] == 1:
+            # A sample of one chunk has one number for each sum: no exact sum is needed.
             self._rows[lane.sample] = rows[0].reshape(self._n_components, -1).copy()
             return
         state = self._cut.setdefault(lane.sample, exact.zeros(self._n_rows))
@@ -291,6 +296,7 @@ class DevicePass:
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
+        # Events that are in no pair keep this label, which the sort leaves out.
         self._batch.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
         tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
@@ -329,6 +335,7 @@ class DevicePass:
         self._kernels.launch(self._batch, "sum_parts", (n_totals, n_slots), lane.queue, *parts)
         added, state = self._memory.added, self._memory.state
         if self._has_added:
+            # Both lanes add to the same sums; without the wait, a chunk's numbers could be lost.
             self._batch.wait(lane.queue, added)
         grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
         numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals

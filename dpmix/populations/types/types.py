@@ -188,6 +188,8 @@ def decide(
     certainty : float
         Least probability of a child, given its parent.
     """
+    # A parent competes with all that its children have: otherwise a type divided into many subtypes would
+    # lose to one that is not.
     whole = np.hstack([shares[:, :-1] @ descendants(parents, names).T, shares[:, -1:]])
     n_rows = len(names)
     roots = np.array([r for r in range(n_rows) if not parents[r]] + [n_rows])
@@ -201,6 +203,8 @@ def decide(
             if not (inside := children.get(int(r), [])):
                 continue
             best = np.array(inside)[whole[np.ix_(own, inside)].argmax(axis=1)]
+            # Given the parent: an uncertain parent must not keep its events from a child that is clear within
+            # it.
             sure = whole[own, best] >= certainty * whole[own, r]
             rows[own[sure]] = best[sure]
             below.append(own[sure])
@@ -269,12 +273,14 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
         highest = logs.max(axis=1)
+        # The term after the sum is the unknown type, whose evidence is 1.
         weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
         sizes = np.bincount(best, weights, len(right))
         for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
+        # A doubt that the table states is the user's own, and stays.
         wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
         right = np.where(wrong, np.minimum(base, stated), stated)
     return right, agreement
@@ -330,6 +336,7 @@ def assign_types(
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
     right, agreement = assess_cells(markers, values, full.doubt[:, columns])
+    # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [_evidence(own, values, right) for own in sets]
@@ -393,6 +400,8 @@ def type_proportions(counts: Array, below: npt.NDArray[np.bool_], seed: int) -> 
     proportions : float64 [.., S, R + 1]
     mean : float64 [S, R + 1]
     """
+    # Several Dirichlet draws for each draw of counts: the ends of an interval need more draws than the counts
+    # have.
     repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
     proportions: Array = posterior(repeated, seed) @ below.T
     mean: Array = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
