@@ -123,7 +123,7 @@ def test_copies_of_a_pass_do_not_wait_and_have_been_written(
 
 
 def test_a_device_that_finds_no_chunk_left_has_no_sums(emulated_devices: Emulate) -> None:
-    """As one that takes over from a failed device and finds that the others have taken everything."""
+    """It could take over from a failed device, and find that the others have taken everything."""
     from dpmix.engines.cuda.work import Pass
 
     emulated_devices()
