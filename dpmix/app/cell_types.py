@@ -384,15 +384,11 @@ def with_population(
         raise ConfigError([f"population: need a number from 0 to {len(chosen.names) - 1}"])
     number, of_event = chosen.labels[population], population_of_events(live, chosen)[drawn.rows]
     if not (of_event == population).any():
-        raise ConfigError(
-            [f"population {chosen.labels[population]} has none of the {len(of_event):,} events"]
-        )
+        raise ConfigError([f"population {number} has none of the {len(of_event):,} events"])
     new = suggestion(drawn, one, of_event, chosen, [population])
     if row is None:
         if new.is_silent.all():
-            raise ConfigError(
-                [f"population {chosen.labels[population]} has no level of any marker of the table"]
-            )
+            raise ConfigError([f"population {number} has no level of any marker of the table"])
         name, numbers = chosen.names[population] or new.types[0], range(2, len(table.types) + 3)
         free = next(text for text in (name, *(f"{name} {k}" for k in numbers)) if text not in table.types)
         made = _joined(table, replace(new, types=(free,)))

@@ -78,6 +78,16 @@ def waits(device: int) -> tuple[int, int]:
     return count(device, 0), count(device, 1)
 
 
+def faults(device: int) -> tuple[int, int]:
+    """Return two counts of copies since the start of this process that a pass should not make.
+
+    Those that are asynchronous and wait, because their host memory is not page-locked; and those to the host
+    of memory that nothing has written.
+    """
+    count = load().dpmix_emulated_faults
+    return count(device, 0), count(device, 1)
+
+
 def calls(device: int) -> int:
     """Return the number of calls on a device since the setting `fail` changed."""
     count: int = load().dpmix_emulated_calls(device)
