@@ -225,9 +225,14 @@ def findings(gating: Gating) -> list[Finding]:
     found += [Finding("panel", "", "", "", None, note) for note in (*types.notes, *table.notes)]
     agreement = types.agreement
     for r, m in np.argwhere(~np.isnan(agreement) & ~types.contradicted):
-        found.append(
-            Finding("cell", table.types[r], table.markers[types.columns[m]], cells[r][m], agreement[r, m], "")
+        row, name = table.types[r], table.markers[types.columns[m]]
+        text = (
+            f"{1.0 - agreement[r, m]:.0%} of the events that fit {row} best differ from it in {name}: a type may "
+            "have no row"
+            if agreement[r, m] < CONTRADICTED
+            else ""
         )
+        found.append(Finding("cell", row, name, cells[r][m], agreement[r, m], text))
     return found
 
 

@@ -222,6 +222,27 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     return total
 
 
+def telling(markers: tuple[Marker, ...]) -> Bools:
+    """Return the cells that divide types which are otherwise alike, bool [R, M].
+
+    Such a cell alone tells its row from another one: this row has no cell in the other markers that excludes the
+    first, and in this marker it allows a level that the first does not. Or the cell is the same in a row that
+    differs in one other marker, and alone tells that row from a third: three of the four quadrants of two markers
+    have a row, and the cells towards the fourth count, too.
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    """
+    excluded = np.array([~(one.allowed[:, None] & one.allowed[None]).any(axis=2) for one in markers])
+    beyond = np.array([(~one.allowed[:, None] & one.allowed[None]).any(axis=2) for one in markers])
+    same = np.array([(one.allowed[:, None] == one.allowed[None]).all(axis=2) for one in markers])
+    number = excluded.sum(axis=0)  # of the markers in which two rows exclude each other, [R, R]
+    alone = ((number - excluded == 0) & beyond).any(axis=2)
+    found: Bools = (alone | ((number <= 1) & same & alone[:, None]).any(axis=2)).T
+    return found
+
+
 def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
     """Return a marker with one threshold for all rows, from the components."""
     order = np.argsort(labels, kind="stable")
