@@ -184,7 +184,7 @@ def cohort(folder: Path, asked: argparse.Namespace) -> Row:
     """Return the best F1 with each gate, and the adjusted Rand index to all of them."""
     own = folder / "cohort"
     config = own.with_suffix(".init.yaml")
-    command(asked, "init", COHORT / "samples.csv", "--output", config, "--overwrite")
+    command(asked, "init", COHORT / "samples.csv", "--all", "--output", config, "--overwrite")
     data = yaml.safe_load(config.read_text())["data"]
     data = {key: data[key] for key in ("samples", "transform")} | {"channels": LINEAGE}
     data["samples"] = str((COHORT / "samples.csv").resolve())

@@ -57,8 +57,9 @@ def command(
     At most 65,536 events are read. Several files, and the files of a folder, are pooled into one data set. A
     table of samples, a CSV file with a row per sample and a column file, stands for its files and becomes
     data.samples. Names of markers that differ in spelling between files are listed with a suggestion for
-    data.rename, as comments; channels that some files lack are listed and left out. Signalling markers,
-    cytokines and Ki67 are suggested for data.state_channels, as comments.
+    data.rename, as comments; channels that some files lack are listed and left out. Phosphorylated proteins
+    become state channels (data.state_channels): measured in the populations, which other markers define.
+    Cytokines and Ki67 are suggested for it, as comments.
 
     With --all, the config has all keys, their defaults and the reasons for them, and every channel with its
     detector, its marker and a transform that fits the instrument and the events. Channels that are not used
@@ -161,7 +162,7 @@ def _short(
     Without data.transform a run chooses the transforms that `dpmix init --all` writes.
     """
     from dpmix.config.yaml_text import flow
-    from dpmix.inputs.default_channels import describe_reasons
+    from dpmix.inputs.default_channels import SIGNALLING, describe_reasons
 
     data = config.data
     yield "# These keys differ from file to file; all others have their defaults."
@@ -170,7 +171,7 @@ def _short(
     yield from _key("files", blocks["data.files"]) if data.files else [f"  samples: {flow(data.samples)}"]
     channels = ", ".join(flow([name])[1:-1].replace(" ", "\0") for name in data.channels or ())
     yield from (line.replace("\0", " ") for line in _wrapped(f"  channels: [{channels}]", "    "))
-    if left_out := describe_reasons(names, [s.why for s in suggestions]):
+    if left_out := describe_reasons(names, ["" if s.why == SIGNALLING else s.why for s in suggestions]):
         yield from _wrapped(f"  # left out: {' '.join(left_out.split())}", "  #   ")
     for key in ("state_channels", "rename"):
         yield from _key(key, blocks[f"data.{key}"])
@@ -321,19 +322,30 @@ def _channel_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> l
 
 
 def _state_lines(names: Sequence[str], suggestions: Sequence[Suggestion]) -> list[str]:
-    """Return data.state_channels: null, with suggested channels as comments; no lines without any."""
+    """Return data.state_channels: phosphorylated proteins, and others as comments; no lines without any."""
     from dpmix.config.yaml_text import flow
     from dpmix.inputs.channel_names import is_state
+    from dpmix.inputs.default_channels import SIGNALLING
 
-    pairs = zip(names, suggestions, strict=True)
-    found = [name for name, s in pairs if s.taken and is_state(s.marker or s.detector)]
-    if not found:
-        return []
-    about = [
-        "# Markers that may change with the state of a cell. To measure and test them in populations that",
-        "# others define, replace null by these lines without #, and leave them out of data.channels.",
-    ]
-    return ["null", *about, *(f"# - {flow(name)}" for name in found)]
+    pairs = list(zip(names, suggestions, strict=True))
+    signals = [name for name, s in pairs if s.why == SIGNALLING]
+    others = [name for name, s in pairs if s.taken and is_state(s.marker or s.detector)]
+    lines = []
+    if signals:
+        lines = [
+            "# These markers show signalling, not what a cell is: they are measured in the populations that",
+            "# the others define. To find populations by one of them, move its line to data.channels.",
+            *(f"- {flow(name)}" for name in signals),
+        ]
+    if others:
+        lines += [
+            *([] if signals else ["null"]),
+            "# Markers that may change with the state of a cell. To measure and test them in populations",
+            f"# that others define, {'use' if signals else 'replace null by'} these lines without #,",
+            "# and leave them out of data.channels.",
+            *(f"# - {flow(name)}" for name in others),
+        ]
+    return lines
 
 
 def _rename_lines(spellings: Sequence[Spelling]) -> list[str]:

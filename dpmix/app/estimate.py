@@ -142,6 +142,7 @@ def seconds_per_sweep(timed: list[Timed], n_events: int) -> float:
     first, last = timed[0], timed[-1]
     if first.events == last.events:
         return last.sweep
+    # By chance the larger run may be the faster one.
     slope = max(0.0, last.sweep - first.sweep) / (last.events - first.events)
     return last.sweep + slope * (n_events - last.events)
 
@@ -180,6 +181,7 @@ def _timed(values: Floats, events: list[int], quick: bool, engine: EngineConfig,
         return [_short_run(values, size, STEPS, engine, folder, "bem", "kmeans") for size in events]
     warm_up = _short_run(values, min(events[0], WARM_UP_EVENTS), WARM_UP, engine, folder, "mcmc", "kmeans")
     timed = [_short_run(values, size, SWEEPS, engine, folder, "mcmc", f"{WARM_UP}.h5") for size in events]
+    # The run to come starts with k-means, as the warm-up did and those that continue it did not.
     return [replace(one, start=warm_up.start) for one in timed]
 
 

@@ -100,6 +100,7 @@ class Job:
         if not self._log.exists():
             return problem
         with self._log.open("rb") as file:
+            # Only the end is shown, and a long run prints megabytes.
             file.seek(max(self._log.stat().st_size - BYTES, 0))
             text = file.read().decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines()[-LINES:]] + problem
@@ -153,6 +154,7 @@ class Jobs:
         """Ask all commands to stop, those that have not started first, and wait for each."""
         with self._lock:
             self._ended = True
+        # From the last: if a running one ended first, one that waits for it would start.
         for job in reversed(self._jobs):
             job.stop()
         for job in self._jobs:

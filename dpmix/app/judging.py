@@ -300,6 +300,7 @@ def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict
     task, posterior, found = live.task, judging.explorer.posterior, judging.found
     noise = float(np.sqrt(posterior.judged.covariance.noise))
     is_found = found_among(judging, live.rows)
+    # While the person looks at the numbers: the next screen then waits for less.
     learn_ahead(judging.explorer, task.events, task.config.engine, task.backend)
     return stored(live, run, judging) | {
         "lines": numbers(judging.judgements, found, noise, len(task.events.values)),

@@ -142,6 +142,7 @@ def after(live: Live, decisions: Decisions, action: Action) -> Decisions:
     ConfigError
         The action is not possible.
     """
+    # A slider that is moved would otherwise fill the file with cuts, each to be undone.
     if isinstance(action, Cut) and decisions.actions and isinstance(decisions.actions[-1], Cut):
         decisions = decisions.undone()
     return decide.act(live.forest, decisions, action)

@@ -56,6 +56,8 @@ def open_points(live: Live) -> Points:
     """Compute memberships block by block; for a million events this takes seconds."""
     events = live.task.events.values
     rows = evenly_spaced(len(events), EVENTS)
+    # Most events have one mode with more than half, which decides them under any union of modes; memberships
+    # are kept for the others alone.
     modes, undecided, shares = np.zeros(len(rows), np.uint16), [], []
     for start in range(0, len(rows), BLOCK):
         values = np.ascontiguousarray(events[rows[start : start + BLOCK]])

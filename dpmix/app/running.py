@@ -150,9 +150,11 @@ class Pace:
         """Return the sweeps or steps per second of the last minute; None for a run that has stopped."""
         now, seen = self._clock(), self._seen.setdefault(path, [])
         if seen and made < seen[-1][1]:
+            # Fewer than before: the run was started again, and its old speed says nothing.
             seen.clear()
         if not seen or made > seen[-1][1]:
             seen.append((now, made))
+        # Two looks are kept in any case, so that a run with less than a sweep per minute has a speed.
         while len(seen) > 2 and now - seen[1][0] > WINDOW:
             del seen[0]
         (start, before), (latest, after) = seen[0], seen[-1]

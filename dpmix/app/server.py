@@ -98,8 +98,11 @@ class _Handler(RequestHandler):
 
     def prepare(self) -> None:
         given = self.path_args[0] if self.path_args else ""
+        # The host, because the page of another site whose name is made to point to this machine would count
+        # as ours.
         if self.request.host != self.name or not hmac.compare_digest(given.encode(), self.token.encode()):
             raise HTTPError(403)
+        # A browser sends requests from pages of other sites too, and says where they come from.
         if self.request.method != "GET" and self.request.headers.get("Origin") != f"http://{self.name}":
             raise HTTPError(403)
 
@@ -211,6 +214,7 @@ class _Drop(_Handler):
         if self.incoming is not None:
             self.incoming.discard()
 
+    # A request that breaks off within its body does not come to on_finish.
     def on_connection_close(self) -> None:
         self.on_finish()
 

@@ -188,6 +188,7 @@ def make_design(
     if scales is not None and not any(contrast.variability.any() for contrast in named):
         raise ConfigError([f'--variability "{variability}": no contrast is on its columns; leave it out'])
     _check_groups(named, table, matrices)
+    # Centred, so that the intercept is the mean of a typical sample and hardly depends on the coefficients.
     centre, unit = fixed.mean(axis=0), _units(fixed)
     made = tuple(
         replace(c, first=(c.first - centre) / unit, second=(c.second - centre) / unit) for c in named
@@ -209,6 +210,7 @@ def make_design(
 
 def _slopes(formula: str, contrasts: Sequence[str]) -> set[str]:
     """Return the columns that a formula or a contrast uses as numbers."""
+    # C() is formulae's word for a factor; a column inside any other function is used as a number.
     in_calls = [text for function, text in CALL.findall(formula) if function != "C"]
     words = {word for text in in_calls for word in re.findall(r"[A-Za-z_]\w*", text)}
     return words | {name.partition(": ")[0].strip() for name in contrasts if " - " not in name}
@@ -350,6 +352,7 @@ def _random(matrices: Any, n_samples: int) -> tuple[Array, Any]:
 def _check_rank(fixed: Array, names: Sequence[str], n_samples: int) -> None:
     """Raise `ConfigError` if columns are confounded, or too many for the samples."""
     whole = np.column_stack([np.ones(n_samples), fixed])
+    # The directions without length name the confounded columns, where a rank alone would only count them.
     _, sizes, directions = np.linalg.svd(whole / np.linalg.norm(whole, axis=0))
     rank = int((sizes > 1e-8 * sizes[0]).sum())
     if rank < whole.shape[1]:
@@ -380,6 +383,7 @@ def _contrast(name: str, table: Table, used: Sequence[str], matrices: Any, scale
         name = f"{column}, per {step:g}"
     elif groups is None:
         low, high = np.quantile(values, RANGE, method="nearest").tolist()
+        # With few different values both quantiles may be the same one.
         low, high = (low, high) if high > low else (min(values), max(values))
         settings = [high] * len(values), [low] * len(values)
         name = f"{column}: {high:g} against {low:g}"

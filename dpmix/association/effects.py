@@ -112,6 +112,7 @@ class Effects:
 
     def _quantile(self, q: float) -> Array:
         low, high = ((self.means + sign * 9.0 * self.sds) for sign in (-1.0, 1.0))
+        # Nine standard deviations from every mean of the mixture hold any quantile that is asked for.
         left, right = low.min(axis=1), high.max(axis=1)
         for _ in range(BISECTIONS):
             middle = (left + right) / 2.0
@@ -125,6 +126,7 @@ def adjust(made: Sequence[Effects]) -> list[Effects]:
     """Set the false discovery rates of all effects of a measure together (Benjamini and Hochberg 1995)."""
     if not made:
         return []
+    # Over all contrasts of a measure, because a reader looks through all of them for the smallest.
     rates = stats.false_discovery_control(np.concatenate([one.tails for one in made]))
     parts = np.split(rates, np.cumsum([len(one.populations) for one in made])[:-1])
     return [replace(one, rates=part) for one, part in zip(made, parts, strict=True)]
@@ -145,6 +147,8 @@ def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 
         np.stack([_density(fit.weights, means, np.hypot(sds, sd), x) for x in at], axis=1)
         for sd in (0.0, CHANGE_SD)
     )
+    # A mixture, not a mean over the populations: a few that change strongly would move a mean, and with it
+    # all others.
     logs = np.log(np.maximum(UNCHANGED * same + (1.0 - UNCHANGED) * changed, 1e-300))  # [P, 500]
     others = np.exp(_without_largest(logs.sum(axis=0) - logs))
     ends = np.cumsum(others, axis=1) / others.sum(axis=1, keepdims=True)
@@ -165,6 +169,7 @@ def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 
 
 def variability(fit: RegressionFit, contrast: Contrast, least: float) -> Effects:
     """Return the effects of a contrast on the standard deviations of all populations."""
+    # The scales of variability come last in a point of the integral.
     gamma = fit.scales[..., fit.scales.shape[2] - len(contrast.variability) :] @ contrast.variability
     mean = (fit.weights * gamma).sum(axis=1, keepdims=True)
     sd = np.sqrt((fit.weights * (gamma - mean) ** 2).sum(axis=1, keepdims=True))

@@ -114,12 +114,16 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     kinds = _Kinds(centre, cube.n_scales, np.nanmean(y, axis=1))
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
+        # New points in each round, seeded by its number: the same input gives the same numbers.
         base, heavy = _points(centre.shape[1], round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
+        # Wider than the posterior and with the tails of t, so that no single point holds most of the weight.
         theta, inside = cube.within(centre[:, None] + WIDEN * np.einsum("qij,nj->qni", root, base))
         proposal = heavy - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None] - inside
+        # Once for the first proposals, and again when these have moved to the scales of the responses.
         if round_ in CHOICES:
             outliers = cube.candidates(theta, kinds, proposal)
         logs = cube.evaluate(theta, outliers)
+        # The likelihoods do not depend on the kinds, and many steps cost little next to the evaluation above.
         for _ in range(EM_STEPS):
             joint = logs + (kinds.log_density(theta) - proposal)[:, :, None]
             weights = _normalise(joint)
@@ -127,6 +131,8 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
         effective = 1.0 / (weights.sum(axis=2) ** 2).sum(axis=1)
         if round_ > max(CHOICES) and effective.min() > ENOUGH:
             break
+        # To a power below 1 where few points count: the covariance of one or two points would make the
+        # proposal collapse.
         own = _temper(np.logaddexp.reduce(joint, axis=2))
         centre = np.einsum("qn,qni->qi", own, theta)
         moved = theta - centre[:, None]
@@ -204,6 +210,8 @@ class _Likelihood:
         self.log_sds = np.log(np.maximum(np.nanstd(y, axis=1), 1e-12))
         self.predictors = predictors
         sizes = np.bincount(predictors.terms, minlength=1)
+        # The term with most levels is eliminated level by level (a diagonal matrix), so the cost does not
+        # grow with the cube of the donors.
         largest = int(sizes.argmax()) if predictors.n_terms else -1
         self.eliminated = predictors.terms == largest
         self.z = predictors.random[:, self.eliminated]
@@ -224,6 +232,7 @@ class _Likelihood:
             y, x = self.y[j, own], whole[own]
             residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
             free = max(len(y) - np.linalg.matrix_rank(x), 1)
+            # At least a tenth of the spread of the values: a saturated fit has no residual to start from.
             typical = np.sqrt(max((residual**2).sum() / free, 1e-2 * y.var(), 1e-12))
             centre[j, 0] = np.log(typical)
             centre[j, 1 : self.n_scales] = np.log(max(y.std(), 1e-6))
@@ -263,6 +272,8 @@ class _Likelihood:
             right -= np.einsum("kqr,kr->kq", f, g / e)
             logs += 0.5 * (g**2 / e).sum(axis=1) - 0.5 * np.log(e).sum(axis=1) - self.z.shape[1] * scale
         means = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
+        # The determinant makes it the restricted likelihood: without it, the scales would be too small by the
+        # coefficients that were fitted.
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
         return logs, inner, means
 
@@ -299,6 +310,7 @@ class _Likelihood:
     def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Bools:
         """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S]."""
         q, s = self.y.shape
+        # A quarter of the points is enough to rank values, each of which has to be tried as an outlier.
         theta = theta[:, ::4]
         density = (kinds.log_density(theta) - proposal[:, ::4])[:, :, None]
         chosen = np.zeros((q, s), bool)
@@ -311,6 +323,7 @@ class _Likelihood:
             best = score.argmax(axis=1)
             chosen[np.arange(q), best] = True
             order.append(best)
+        # All subsets, because two outliers can hide each other.
         subsets = np.array(list(itertools.product((False, True), repeat=len(order))))
         outliers = np.zeros((q, len(subsets), s), bool)
         for k, best in enumerate(order):

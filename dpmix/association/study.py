@@ -60,7 +60,10 @@ def count_responses(counts: Ints | Array) -> tuple[Array, Array]:
     ----------
     counts : int64 or float64 [T, S, P]
     """
+    # One half more, so that a population without events in a sample has a logarithm.
     drawn = np.log(counts + 0.5)
+    # Less what all samples of a draw share: a border that lies elsewhere in a draw moves all samples alike,
+    # and is no noise between them.
     of_gating = (drawn - drawn.mean(axis=1, keepdims=True)).var(axis=0)
     y = counts.mean(axis=0) + 0.5
     variances = 1.0 / y + of_gating
@@ -106,6 +109,7 @@ def median_responses(
         for group in contrast.groups or ():
             at = np.array([value == group for value in design.table[contrast.column]])
             usable &= there[at].sum(axis=0) >= LEAST_VALUES
+    # A median that is the same in all samples (a clipped channel) has no variance to regress.
     usable &= np.nan_to_num(np.nanmax(means, axis=0, initial=-np.inf, where=there)) > np.nan_to_num(
         np.nanmin(means, axis=0, initial=np.inf, where=there)
     )

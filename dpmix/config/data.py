@@ -125,7 +125,8 @@ class DataConfig(Section):
     channels: list[str] | None = key(
         None,
         "Channels by marker or detector name; globs are allowed. null: all that measure a marker, each "
-        "detector once; not scatter, time, viability, DNA, beads, barcodes, constant channels and copies.",
+        "detector once; not scatter, time, viability, DNA, beads, barcodes, constant channels, copies and, "
+        "where three other channels remain, phosphorylated proteins (state_channels).",
         "few analyses want scatter and time clustered together with the markers",
         min_length=1,
         need='a list of channel names or globs, for example [CD3, "CD8*"] (numbers in quotes), or null',

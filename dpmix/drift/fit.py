@@ -157,6 +157,8 @@ def fit_blocks(
         As of `fit`.
     """
     n = len(times)
+    # The comparison needs the exact density of all blocks, which takes linear time for Markov processes
+    # alone.
     if n <= COARSEST or correlation not in MARKOV:
         return fit(make_points(times, values, errors), prior, correlation, threads, device)
     found, most = [], COARSEST
@@ -166,6 +168,7 @@ def fit_blocks(
         shown, means, squares = (average(column, starts) for column in (times, values, errors**2))
         points = make_points(shown, means, np.sqrt(squares / sizes))
         one = fit(points, prior.of_averages(sizes[0]), correlation, threads, device)
+        # The nugget of an average is that of a block over their number, as independent errors.
         nugget = float(one.covariance.nugget * sizes[0])
         own = replace(one.covariance, nugget=nugget)
         found.append(_with_all_blocks(replace(one, covariance=own), times, values, errors, prior))
@@ -204,8 +207,10 @@ def _fit_from(
         gradient = now.gradient - (logs - prior.centres) / prior.sds**2
         information = now.information + np.diag(prior.sds**-2.0)
         move = np.linalg.solve(information, gradient)
+        # The rise that a quadratic posterior would have: unlike the size of a step, it has a meaning in nats.
         if 0.5 * gradient @ move < TOLERANCE:
             return SignalFit(current, now.mean, now.mean_error, value, step, True)
+        # Far from the maximum, the information may promise a step to where the covariance is singular.
         move *= min(1.0, LONGEST_STEP / np.abs(move).max())
         for _ in range(MAX_HALVINGS):
             proposed = current.moved(logs + move)

@@ -121,10 +121,12 @@ def judge(
     noise = noise_sd(values, errors)
     plain = without_outliers(values, noise)
     candidates = change_points(plain, noise)
+    # The larger of the two errors: medians between two populations vary more than their order statistics say.
     changes = keep_steps(times, plain, np.maximum(errors, noise), candidates, correlation)
     stretches = list(itertools.pairwise([0, *changes, len(values)]))
     level = plain.copy()
     for start, stop in stretches:
+        # Steps would otherwise be explained by a large variance and a short range, for all stretches.
         level[start:stop] -= np.median(plain[start:stop])
     prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     fitted = fit_blocks(times, level, errors, prior, correlation, threads, device)
@@ -173,6 +175,7 @@ def _signal(
     both = 0.0
     for (start, stop), (_, _, covariance) in zip(stretches, parts, strict=True):
         if start <= min(high, low) and max(high, low) < stop:
+            # Within a stretch the errors of both ends are correlated, and part of them cancels in the range.
             both = covariance(high - start, low - start)
     return mean, sd, both
 

@@ -203,6 +203,8 @@ def local_posterior(
         raise np.linalg.LinAlgError(f"the covariance of a design is singular: {fit.covariance}")
     rest = _columns(at, trend.middle) - np.einsum("pk,pkc->pc", weights, columns[designs])
     mean = _columns(at, trend.middle) @ trend.coefficients + (weights * values[designs]).sum(axis=1)
+    # A variance is the difference of two numbers, and may be negative by rounding next to a point without
+    # noise.
     variance = np.maximum(variances, JITTER * parameters[:, 0]) + ((rest @ trend.cov) * rest).sum(axis=1)
     sd = np.sqrt(variance)
     local, ranges = parameters.T

@@ -41,6 +41,8 @@ def coarse_to_fine(n: int) -> Ints:
     numbers = np.arange(n, dtype=np.int64)
     reversed_bits = np.zeros(n, np.int64)
     for bit in range(max(n - 1, 1).bit_length()):
+        # Sorted by their reversed bits, the numbers are halves, quarters, eighths and so on, from coarse to
+        # fine.
         reversed_bits = 2 * reversed_bits + (numbers >> bit & 1)
     return np.argsort(reversed_bits, kind="stable")
 

@@ -83,6 +83,7 @@ def posterior(points: Points, fit: SignalFit, times: Array, slope_sd: float = 0.
     )
     given = np.column_stack([points.values, columns])
     _, white = whiten(points.times, own.nugget + points.errors**2, own, given)
+    # A flat prior of the mean adds 0, and the slope, in units of its prior, adds 1.
     trend_cov = np.asarray(np.linalg.inv(white[:, 1:].T @ white[:, 1:] + np.diag([0.0, 1.0])), np.float64)
     trend = trend_cov @ (white[:, 1:].T @ white[:, 0])
     means, variances = _smooth_at(points, fit, times, given)
@@ -100,6 +101,7 @@ def _smooth_at(points: Points, fit: SignalFit, times: Array, columns: Array) -> 
     if times is not points.times:
         before = np.searchsorted(points.times, times)
         places = before + places
+        # Times without a value enter the filter as values of infinite variance, which change nothing.
         all_times, noise = np.insert(all_times, before, times), np.insert(noise, before, np.inf)
         columns = np.insert(columns, before, 0.0, axis=0)
     means, variances = smooth(all_times, noise, fit.covariance, columns)

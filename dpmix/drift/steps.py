@@ -69,6 +69,7 @@ def noise_sd(values: Array, errors: Array) -> float:
     """
     if len(values) < 3:
         return float(np.median(errors))
+    # Second differences do not see a straight drift; their variance is 1 + 4 + 1 times that of a value.
     second = np.abs(np.diff(values, 2)) / np.sqrt(6.0)
     cut = 10.0 * max(1.4826 * np.median(second), np.median(errors))
     return float(max(np.median(errors), np.sqrt((np.minimum(second, cut) ** 2).mean())))
@@ -136,6 +137,7 @@ def keep_steps(
     now = _log_evidence(log_weights, products, kept)
     while kept:
         without = [_log_evidence(log_weights, products, [k for k in kept if k != one]) for one in kept]
+        # One at a time and the weakest first: of two change points on one bend, either alone may be needed.
         if now - max(without) > EVIDENCE:
             break
         now = max(without)
@@ -157,6 +159,7 @@ def _products(
     """
     prior = SignalPrior.weak(float(times[-1] - times[0]), float(np.median(errors)))
     steps = np.arange(len(values))[:, None] >= np.array(changes)
+    # One whitening serves all sets of steps: their evidence needs only products of these columns.
     columns = np.column_stack([values - values.mean(), np.ones(len(values)), steps])
     groups = _groups(len(values), changes)
     sizes = group_sizes(len(values), groups)
@@ -176,6 +179,7 @@ def _groups(n: int, changes: list[int]) -> Ints:
     if len(starts) == n:
         return starts
     away = 2 ** np.arange(int(starts[1]).bit_length())
+    # An average over a change point would blur the jump that is being tested.
     near = np.add.outer(changes, np.concatenate([-away, [0], away])).ravel()
     return np.union1d(starts, near[(near > 0) & (near < n)])
 

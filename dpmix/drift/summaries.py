@@ -85,6 +85,8 @@ def summarise(values: Floats | Array, times: Array, starts: Ints) -> Blocks:
             width = ordered[..., n - 1 - low] - ordered[..., low]
             widths[own] = 0.5 * width * np.sqrt(n) / (n - 1 - 2 * low)  # whole ranks
             medians[own] = 0.5 * (ordered[..., (n - 1) // 2] + ordered[..., n // 2])
+            # The time of the middle event, not the middle of the times: a pause would move it away from the
+            # events.
             middle[own] = 0.5 * (times[rows[:, (n - 1) // 2]] + times[rows[:, n // 2]])
     errors = np.broadcast_to(widths.mean(axis=0), medians.shape)
     return Blocks(starts, middle, medians, errors)

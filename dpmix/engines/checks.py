@@ -112,6 +112,7 @@ def numbers_now(mixture: Mixture) -> npt.NDArray[np.uint16]:
     if not np.array_equal(np.sort(mixture.order), numbers):
         raise ValueError(f"mixture: order must hold each of 0 to {len(numbers) - 1} once")
     now = np.empty_like(numbers)
+    # The inverse of the order: the engine asks which number the component of an old label has now.
     now[mixture.order] = numbers
     return now
 

@@ -238,6 +238,8 @@ class CohortEngine(CohortSummingEngine):
         state = np.zeros_like(found.total)
         add(part, own, state, None)
         exact.merge(found.total, state)
+        # Only the state of all parts of a sample may be rounded: rounding each part would make the bits
+        # depend on the division into parts.
         merged = states.merged(sample, cohort_sums.state_of_rows(state, mixture))
         if merged is None:
             return
@@ -293,6 +295,7 @@ class _States:
             states.append(state)
             if len(states) < self._n_parts[sample]:
                 return None
+        # Outside the lock: nobody else adds to a sample whose last part is here.
         for other in states[:-1]:
             exact.merge(state, other)
         del self._states[sample]

@@ -92,6 +92,7 @@ def rows_of(state: Array, mixture: Mixture) -> Array:
 def add(sums: CohortSums, other: CohortSums) -> None:
     """Add the sums of other events, in place; the order of parts does not matter."""
     exact.merge(sums.total, other.total)
+    # A sample whose events all lie in one part has one set of rows, so nothing is added twice.
     sums.rows.update(other.rows)
     for sample, state in other.cut.items():
         if sample in sums.cut:
@@ -129,9 +130,12 @@ def _stats_and_logs(sums: CohortSums, mixture: Mixture, n_logs: int) -> tuple[St
     for sample, state in sums.cut.items():
         rows[sample] = rows_of(state, mixture)
     stats = moments_of(total[:-n_logs], mixture, 0.0)
+    # Then all samples have the same centres, and recentring would only add rounding.
     if not shifts.any():
         return replace(stats, by_sample=SampleStats(rows[..., -1], rows[..., :-1])), total[-n_logs:]
     gaps = mixture.means + shifts
+    # The engine rounds the moved means to float32, so a sample's centre minus its shift is not quite the
+    # shared centre.
     gaps[...] = gaps.astype(np.float32)
     gaps -= shifts
     gaps -= rounded(mixture.means)

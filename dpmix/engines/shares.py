@@ -41,6 +41,7 @@ def contiguous_shares(n_chunks: int, speeds: Mapping[str, float]) -> dict[str, t
 
     Workers that get no chunk are left out.
     """
+    # Rounded ends of the cumulative shares, not rounded shares: these might not add up to all chunks.
     ends = np.rint(np.cumsum([*speeds.values()]) / sum(speeds.values()) * n_chunks).astype(int).tolist()
     ranges = zip(speeds, [0, *ends[:-1]], ends, strict=True)
     return {worker: (start, end) for worker, start, end in ranges if start < end}
@@ -80,6 +81,8 @@ class ChunkQueue:
             queue = self._orphans or self._queues[number]
             most = most_orphans if self._orphans else most
             chunks = [queue.popleft() for _ in range(min(most, self._n_alike(queue, most)))]
+            # Orphans become unfinished chunks of their new owner, so that they are orphans again if it fails,
+            # too.
             self._unfinished[number].update(chunks)
         return chunks
 
@@ -99,11 +102,13 @@ class ChunkQueue:
     def finish(self, number: int) -> None:
         """Record that a device has delivered all chunks that it has taken."""
         with self._lock:
+            # Chunks that are still in its queue have not been taken, and stay unfinished.
             self._unfinished[number].intersection_update(self._queues[number])
 
     def abandon(self, number: int) -> None:
         """Give all unfinished chunks of a failed device to the others."""
         with self._lock:
+            # All that it has taken in this pass, delivered or not: the sum on the device is lost with it.
             self._orphans = deque(sorted([*self._orphans, *self._unfinished[number]]))
             self._unfinished[number].clear()
             self._queues[number].clear()

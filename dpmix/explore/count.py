@@ -108,6 +108,7 @@ def find(posterior: EventPosterior, events: Floats, rows: Ints, checks: Bools, s
     if threshold is None:
         return None
     judged, random = posterior.judged, np.random.default_rng([seed, len(rows)])
+    # Each judged event by the others: given its own judgement, it would nearly always be on its side.
     above, wanted = judged.left_out()[0] >= threshold, judged.values > HALF
     checked, hits = int((above & checks).sum()), int((above & checks & wanted).sum())
     is_found = posterior.mean >= np.float32(threshold)
@@ -190,6 +191,8 @@ def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.
     weights = random.standard_normal((FEATURES, n_draws)) * np.sqrt(2.0 * covariance.variance / FEATURES)
     noise = np.sqrt(covariance.noise) * random.standard_normal((len(judged.values), n_draws))
     at_points = np.cos(judged.points @ frequencies + phases) @ weights
+    # Matheron's rule: a draw of the prior plus the posterior mean of what it misses at the judgements is a
+    # draw of the posterior.
     corrections = judged.inverse @ (judged.values[:, None] - at_points - noise)
     angles = events.astype(np.float32) @ frequencies.astype(np.float32)
     angles += phases.astype(np.float32)

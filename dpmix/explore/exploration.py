@@ -74,6 +74,7 @@ def explorer_of(
     DpmixError
         A device cannot be used, or all have failed. `known` is then of no more use.
     """
+    # A judgement that was changed or withdrawn is in all rows after it: these have to be computed again.
     if known is None or not _continues(judgements, known):
         known = Explorer(events.values, seed, engine.threads)
     m = len(known.rows)

@@ -123,6 +123,7 @@ class Explorer:
 
     def _learn(self, n: int) -> EventPosterior:
         """Return the posterior, perhaps without judgements yet, by the covariance learned from n of them."""
+        # Learned while the person judged.
         if n == self._ahead[0]:
             return self._ahead[1]
         points = np.asarray(self._events[self.rows[:n]], np.float64)

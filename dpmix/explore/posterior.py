@@ -62,6 +62,8 @@ class Judged:
         across = self.whitened(points)
         left = self.covariance.between(points, points) + self.covariance.noise * np.eye(m) - across.T @ across
         own = dtrtri(np.linalg.cholesky(left), lower=1)[0] if m else left
+        # Rows of the inverse of a lower triangular matrix do not depend on rows below them, so those before
+        # stay.
         self.inverse = np.block([[before, np.zeros((len(before), m))], [-own @ (across.T @ before), own]])
         self.targets = np.concatenate([self.targets, own @ (values - across.T @ self.targets)])
         self.points = np.concatenate([self.points, points])
@@ -145,6 +147,7 @@ class EventPosterior:
         if not len(values):
             return
         judged, before = self.judged, len(self.judged.values)
+        # Screen by screen, also if they come together: the same operations, so the same bits.
         for part, own in zip(np.split(points, ends), np.split(values, ends), strict=True):
             judged.add(part, own)
         covariance = judged.covariance

@@ -76,6 +76,7 @@ def _highest(bounds: Floats, count: int, random: np.random.Generator) -> Ints:
         return np.flatnonzero(np.isfinite(bounds))
     least = np.partition(bounds, len(bounds) - count)[len(bounds) - count]
     above, tied = np.flatnonzero(bounds > least), np.flatnonzero(bounds == least)
+    # Before the first judgement all bounds are equal: the first events of a file must not be preferred.
     return np.concatenate([above, random.choice(tied, count - len(above), replace=False)])
 
 

@@ -199,6 +199,7 @@ def normals(key: int, rows: Ints) -> Array:
     order = np.argsort(blocks, kind="stable")
     bits = np.empty(len(rows), np.uint64)
     for group in filter(len, np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1)):
+        # A counter of its own for each block of rows: the noise of a row needs none of the rows before it.
         block = np.random.Philox(key=key, counter=int(blocks[group[0]]) << 64)
         bits[group] = block.random_raw(BLOCK)[within[group]]
     numbers: Array = ndtri(((bits >> np.uint64(12)) + 0.5) * 2.0**-52)  # the argument is never 0 or 1
@@ -227,6 +228,7 @@ def _treatments(
     points: Array, counts: Ints, places: Sequence[int], sides: Sequence[int]
 ) -> list[tuple[Treatment, float]]:
     """Return the treatment of each atom and its width; `sides` are the results of `_limit`."""
+    # With the atoms, as standardisation has it: widths are in units that the sampler sees.
     sd = float(np.sqrt(np.cov(points, fweights=counts)))
     plain = np.ones(len(points), bool)
     plain[places] = False

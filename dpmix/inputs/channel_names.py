@@ -38,8 +38,9 @@ NOT_MARKERS = (
 
 # Markers of what a cell does: phosphorylated proteins, cytokines and what is released with them, and
 # proliferation.
+PHOSPHO = r"^(p(?!DCs?$)[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)"
 STATE = (
-    r"^(p[ _.-]?[A-Z][A-Za-z0-9]|pp38|phospho)|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
+    rf"{PHOSPHO}|^(c?PARP|I[kK]Ba|Ki[ _.-]?67|CyclinB1|IdU|MIP1[ab]?|"
     r"GM[ _.-]?CSF|IFN[ _.-]?(g|gamma)?|TNF[ _.-]?(a|alpha)?|TGF[ _.-]?b.*|IL[ _.-]?[0-9]+[A-Za-z]?|CD107a|"
     r"granzyme.*|GZM[AB]|perforin)$"
 )
@@ -156,6 +157,7 @@ def measurement(detector: str, others: Sequence[str] = (), of_instrument: bool =
     if of_instrument and not is_compensated and stem == detector and (match := JOINED.search(stem)):
         short = stem[: match.start()].casefold()
         relatives = [name.casefold() for name in others if name != detector]
+        # Only with a relative: FL1A next to FL1H is a measurement, CD8a alone is a marker.
         if any(name == short or JOINED.sub("", name) == short for name in relatives):
             stem, quantity, scale = _read(stem, match, quantity, scale)
     return Measurement(stem.casefold(), quantity, scale, is_compensated)
@@ -296,6 +298,11 @@ def _described(own: Measurement, used: Measurement) -> str:
 def is_coarse(channel: Channel) -> bool:
     """Return True for linear integers with too few levels for a logarithmic scale."""
     return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW
+
+
+def is_phosphoprotein(name: str) -> bool:
+    """Return True for the name of a phosphorylated protein, which shows signalling."""
+    return re.match(PHOSPHO, name) is not None
 
 
 def is_state(name: str) -> bool:

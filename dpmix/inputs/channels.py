@@ -86,6 +86,7 @@ def match(pattern: str, details: Sequence[Channel]) -> list[int]:
         lambda name: name.casefold() == pattern.casefold(),
         lambda name: fnmatch.fnmatchcase(name.casefold(), pattern.casefold()),
     )
+    # An exact name stops the search: CD4 must not match CD45 because of another spelling somewhere.
     for test in tests:
         numbers = [k for k, both in enumerate(names) if any(map(test, both))]
         if numbers:

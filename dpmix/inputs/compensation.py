@@ -84,6 +84,7 @@ def own_matrix(source: Source, expected: bool) -> OwnMatrix:
         expected = expected or source.kind == "fluorescence"
         return OwnMatrix(None, "not compensated: the file holds no spillover matrix" if expected else "")
     detectors, names = source.spillover.detectors, source.channels
+    # A compensated copy next to the raw channel is no sign; one in its place is.
     applied = [shown for shown in named if uncompensated_name(shown) in {*detectors} - {*names}]
     if applied:
         return OwnMatrix(None, AGAIN.format(applied[0]))

@@ -113,6 +113,7 @@ def make_transforms(
         for asked, channel in zip(settings, channels, strict=True)
     ]
     highest = [float(value) for value in seen.highest]
+    # Over all channels: a dim channel alone does not show that its range is false.
     reach = max((x for x, method in zip(highest, methods, strict=True) if method == "logicle"), default=0.0)
     made = []
     for j, (asked, method) in enumerate(zip(settings, methods, strict=True)):

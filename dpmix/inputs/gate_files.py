@@ -73,6 +73,7 @@ def parse(path: Path) -> Any:
     """Return the root element of an XML file; nothing outside of the file is read."""
     from lxml import etree
 
+    # A workspace from elsewhere must not read files of this machine, or open connections.
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
     with path.open("rb") as file:
         return etree.parse(file, parser).getroot()
@@ -213,6 +214,7 @@ def _remove_unread(sample: Any, scales: _Scales, channels: set[str]) -> dict[str
         if _kind(node) == "Population" and (why := _why_unread(node, scales, channels)):
             unread[path] = why
     missing: set[str] | None = None
+    # Until nothing changes: a Boolean of a Boolean of an unreadable gate cannot be read either.
     while missing != (gone := {path for path in nodes if any(_inside(path, one) for one in unread)}):
         missing = gone
         for path, node in nodes.items():

@@ -118,6 +118,7 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
         A file cannot be read, changes while it is read, or has many values that are not finite.
     """
     sizes, n_channels = [plan.source.n_events for plan in plans], len(plans[0].chosen)
+    # Before any file is read: a lack of memory or disk is an error at once, not after minutes.
     values = storage.hold(subset.n_events, n_channels, file_names(plans))
     scans = [scan_file(plan, progress) for plan in _named(plans, progress)]
     all_finite = not any(scan.not_finite for scan in scans)
@@ -153,6 +154,7 @@ def gather(plans: Sequence[FilePlan], subset: Subset, storage: Storage, progress
             filled = end
         starts.append(filled)
         left_out.append((n_left_out, own.not_finite))
+        # A file that grew or shrank between the two readings has limits of other events.
         plan.source.require_unchanged()
     rows = None if rows is None else rows[:filled].copy()
     digests = tuple(scan.digests for scan in scans)
@@ -175,6 +177,8 @@ def select_rows(sizes: Sequence[int], n_events: int, seed: int) -> Iterator[Ints
             if needed == remaining:
                 picked, taken = None, n
             else:
+                # By block, so that no permutation of all events is held; the result is the same simple random
+                # sample.
                 taken = int(random.hypergeometric(n, remaining - n, needed)) if needed else 0
                 picked = np.sort(random.choice(n, taken, replace=False))
             remaining, needed = remaining - n, needed - taken

@@ -117,6 +117,8 @@ class _Digests:
     def add(self, block: Floats) -> None:
         """Take in a block of events, float32 [M, columns]."""
         for column, of_column in zip(block.T, self._hashes, strict=True):
+            # In one byte order, and without the sign of 0: the noise of atoms must not depend on how a file
+            # stores its values.
             of_column.update((column + np.float32(0)).astype("<f4", copy=False).data)
 
     def digests(self) -> list[bytes]:

@@ -76,6 +76,7 @@ def top(declared: float | None, highest: float, reach: float, exact: bool = Fals
     above = power_of_two(declared)
     is_maximum = abs(declared - highest) <= max(1.0, CLOSE * declared)
     end = above if not exact and (is_maximum or declared > NEARLY * above) else declared
+    # Values above the top of a scale have a transform, but lie beyond what plots show.
     return end if highest <= end else power_of_two(highest)
 
 
@@ -105,6 +106,8 @@ def reference(raw: Array) -> float:
     step = np.diff(np.unique(above[: near + 1])).min(initial=distance)
     if above[near // 2] > FALLING * distance and distance > COARSE * step:
         return 0.0  # the density does not fall from the limit on
+    # A half-normal with as many events as the pile has the density events / sd sqrt(2 / pi) at the limit; it
+    # is set equal to that of the events next to it.
     sd = math.sqrt(2 / math.pi) * at_limit * distance / (near + 1)
     return float(BEYOND * sd)
 

@@ -78,8 +78,10 @@ def plain_name(channel: Channel) -> str:
     name = shown_name(channel)
     if channel.marker:  # the name of a detector may be that of a dye
         rest = DYES.sub(" ", ISOTOPE.sub(" ", name))
+        # A marker whose name is that of a dye, such as PE, keeps it.
         name = rest if sum(map(str.isalnum, rest)) > 1 else name
     plain = re.sub(r"[\s_.()-]+", "", name.casefold().translate(GREEK))
+    # Laboratories leave out the CD: 45RA is CD45RA.
     return f"cd{plain}" if channel.marker and re.match(r"\d", plain) else plain
 
 

@@ -123,6 +123,7 @@ def cofactor_of_counts(values: Array) -> float | None:
         return None
     lowest = float(values.min())
     if lowest < 0.0:
+        # The lowest randomised zero lies at -arcsinh(1 / cofactor), so it tells the cofactor.
         tried = (float(-1.0 / np.sinh(lowest)), *USUAL_COFACTORS)
         usable = (one for one in tried if COFACTORS[0] <= one <= COFACTORS[1])
         return next((one for one in usable if _zeros_fill_a_block(values, one)), None)

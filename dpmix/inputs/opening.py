@@ -215,6 +215,7 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
     """
     path = Path(path)
     try:
+        # Before the file is read, so that a change in between does not go unnoticed.
         stamp = file_stamp(path)
         opener = _opener(path, Storage() if storage is None else storage)
         source = opener(path, part)
@@ -246,6 +247,7 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
         raise DataError(f"{path}: is a folder; give a file, for example one of {path / '*.fcs'}")
     with path.open("rb") as file:
         start = file.read(8)
+    # Before the first bytes are compared: an .xlsx file starts with PK, as an NPZ file does.
     if path.suffix.lower() in SPREADSHEETS:
         raise DataError(f"{path}: is a spreadsheet, which dpmix does not read; save it as CSV in UTF-8")
     if start.startswith(b"FCS"):

@@ -59,6 +59,7 @@ def outliers(values: Floats, lowest: Array, highest: Array) -> list[Outlier]:
     seen = thinned(evenly_spaced(values)).astype(np.float64)
     middle = np.median(seen, axis=0)
     limit = np.maximum(highest - middle, middle - lowest) / FAR
+    # From a sample first: most channels have no outliers, and the pass over all events is left out.
     suspect = np.flatnonzero(np.quantile(np.abs(seen - middle), 0.99, axis=0) < limit)
     if not len(suspect):
         return []

@@ -70,5 +70,6 @@ def with_panel(settings: DataConfig, base: Path, source: Source) -> DataConfig:
         problems.append(f"{where}: found no channel of class type, need at least one")
     if problems:
         raise ConfigError(problems)
+    # What the config itself says about a name comes before the panel.
     changed: dict[str, object] = {"rename": {**rename, **settings.rename}, "channels": used["type"]}
     return settings.model_copy(update=changed | {"state_channels": used["state"] or None})

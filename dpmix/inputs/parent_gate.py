@@ -85,6 +85,8 @@ def gate_sources(settings: DataConfig, base: Path, sources: Sequence[Source]) ->
         notes.append(f"{source.name}: {len(own)} of {source.n_events} events inside {name} of {path.name}")
         rows.append(own)
         found = with_rows(source, own)
+        # The gates were drawn with the matrix of the workspace, which may be edited; with another, they would
+        # hold other events.
         if settings.compensation == "auto" and (spillover := manual.spillover(source)):
             found = replace(found, spillover=spillover, spillover_problem="", spillover_from=path.name)
         gated.append(found)
@@ -106,6 +108,7 @@ def _of_rows(fetch: Fetch, own: Ints) -> Fetch:
         parts = [fetch(first, first, columns)]
         while len(wanted):
             first = int(wanted[0])
+            # Rows near each other are read in one piece, because reading one by one costs far more.
             n_near = int(np.searchsorted(wanted, first + PIECE))
             near, wanted = wanted[:n_near], wanted[n_near:]
             parts.append(fetch(first, int(near[-1]) + 1, columns)[near - first])

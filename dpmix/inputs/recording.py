@@ -217,6 +217,7 @@ def judge_rate(times: Array, device: Device | None = None, local: bool = False) 
     counts = np.histogram(times, edges)[0]
     usual = max(float(np.median(counts)), 1.0)
     values = 2.0 * np.sqrt((counts + 0.375) / usual) - 1.0
+    # The ends of bins, so that the first end at or after an event is that of its bin.
     return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT, device=device, local=local)
 
 

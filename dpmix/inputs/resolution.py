@@ -133,6 +133,7 @@ def of_steps(transformed: Array) -> float:
     if len(values) < 2 or counts[counts > 1].sum() < SHARED * len(transformed):
         return 0.0
     gaps = np.diff(values)
+    # The step at half of the events, not of the values: the many values of a sparse tail are far apart.
     around = 0.5 * (np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0]))
     order = np.argsort(around)
     at_half = int(np.searchsorted(np.cumsum(counts[order]), 0.5 * len(transformed)))

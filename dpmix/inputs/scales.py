@@ -122,6 +122,7 @@ class FittedScale:
             )
         earlier = self._earlier
         if earlier is None:
+            # One wrong value must not set the top of the scale of its channel.
             highest = usual_highest(gathered.counts.highest, gathered.outliers)
             seen = Seen(atoms.evenly_spaced(values), highest)
             transforms = make_transforms(self._transforms, plans, seen, self._settings.linearize)
@@ -149,6 +150,7 @@ class FittedScale:
         means = summary.totals / len(values)
         sds = standard_deviations(values, means, progress)
         _require_resolvable(atoms.evenly_spaced(values), sds, summary, scaling.channels)
+        # A resolution above the spread of a channel would leave nothing to model there.
         resolution = tuple(np.minimum(scaling.resolution, sds).tolist()) if scaling.resolution else ()
         return replace(scaling, means=means, sds=sds, resolution=resolution)
 

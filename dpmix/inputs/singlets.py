@@ -56,6 +56,7 @@ def singlet_gate(sources: Sequence[Source]) -> SingletGate | None:
     area, height = events[np.isfinite(events).all(axis=1) & (events > 0.0).all(axis=1)].T
     if len(area) < FEWEST:
         return None
+    # As a logarithm, because the ratio is skewed towards doublets.
     logs = np.log(area / height)
     middle = np.median(logs)
     reach = WIDTH * TO_SD * np.median(np.abs(logs - middle))

@@ -135,6 +135,7 @@ class StatePlan:
                 counts.add_values(raw)
                 values[first + place : first + place + len(raw)] = raw
         held = Gathered(values, gathered.rows, gathered.sample_starts, n_events, counts, (), (), ())
+        # A scale of their own, fitted to the same events: the scale of the model must not depend on them.
         scaling, _ = self.scale.before_transform(plans, held)
         step = max(1, 4_000_000 // max(n_channels, 1))
         for start in range(0, n_events, step):

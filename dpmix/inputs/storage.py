@@ -146,6 +146,7 @@ class Storage:
                 values.flush()
                 with self._path.open("r+b") as file:
                     header = {"descr": "<f4", "fortran_order": False, "shape": values.shape}
+                    # The header last: workers that find a header find all events.
                     np.lib.format.write_array_header_1_0(file, header)
         values.flags.writeable = False
         self._spool = None

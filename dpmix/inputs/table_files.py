@@ -59,6 +59,7 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
     import pyarrow.csv
 
     names = [cell or f"column {k + 1}" for k, cell in enumerate(text.head)] if text.has_header else None
+    # Numbers instead of names, which may be empty or occur twice.
     keys = [str(k) for k in range(len(text.head))]
     encoding = encoding_of(path).removesuffix("-sig")  # the reader of UTF-8 skips a byte order mark itself
     reading = pyarrow.csv.ReadOptions(
@@ -70,6 +71,7 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
     with pyarrow.csv.open_csv(path, reading, parsing, convert()) as first:
         types = {key: first.schema.field(key).type for key in keys}
         start = next(iter(first), None)  # None for a table without rows
+    # A column that is empty in the first block may have numbers later.
     numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
         columns = [k for k, cell in enumerate(text.start[0] if text.start else []) if DATA_FILE.search(cell)]

@@ -139,6 +139,7 @@ def _read(lines: Sequence[str], delimiter: str, n_skipped: int) -> TextFormat:
     cells = [cell for row in [head, *start] for cell in row]
     with_comma = delimiter != "," and any("," in cell and is_number(cell, ",") for cell in cells)
     decimal = "," if with_comma and not any("." in cell and is_number(cell) for cell in cells) else "."
+    # As write.table of R writes it: row names, and no name above them.
     if start and all(len(row) == len(head) + 1 for row in start):
         head = [ROW_NAMES, *head]
     has_header = not all(is_number(cell, decimal) for cell in head)

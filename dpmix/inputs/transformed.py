@@ -58,6 +58,7 @@ def are_light(raw: Array | Floats) -> bool:
 
 def long_tailed(raw: Array | Floats) -> npt.NDArray[np.bool_]:
     """Return the channels in which bright events lie far beyond the bulk of dim ones, bool [D]."""
+    # Quantiles, not extremes: single events are far away on every scale.
     low, quarter, high = np.quantile(thinned(raw), [0.01, 0.25, 0.999], axis=0).astype(float)
     found: npt.NDArray[np.bool_] = (high - quarter > LONG * (quarter - low)) & (high >= TOP)
     return found
@@ -79,6 +80,7 @@ def why_transformed(
     values : float32 or float64 [M, D]
         Some of the events, as stored.
     """
+    # A transform has no integer results.
     if not chosen or any(channels[k].integer for k in chosen):
         return ""
     if keywords.get("transformation", "").strip().casefold() == "custom":
@@ -92,6 +94,8 @@ def why_transformed(
         return ""
     highest = finite.max(0)
     small = [
+        # Dim light is small too, but within the range of its detector: only a range far beyond the values, or
+        # one of the scale itself, speaks for a transform.
         top <= MOST and (limit is None or limit <= 3 * MOST or limit >= FAR * top)
         for top, limit in zip(highest.tolist(), (channels[k].range for k in chosen), strict=True)
     ]

@@ -72,6 +72,8 @@ class Transform:
 
     def _can_be_computed(self) -> bool:
         """Return True if FlowUtils computes an increasing logicle scale that is 1 at its top."""
+        # FlowUtils does not report parameters for which its iteration does not converge; its results show
+        # them.
         scale = self.apply(self.t * np.array([-1.0, -1e-3, 0.0, 1e-3, 1.0]))
         return bool((np.diff(scale) > 0).all() and abs(scale[-1] - 1.0) < 1e-6)
 

@@ -139,6 +139,8 @@ def expected_parameters(stats: Stats, hyper: Hyperparameters) -> Parameters:
 def modal_parameters(stats: Stats, hyper: Hyperparameters) -> Parameters:
     """Return the joint posterior mode of (mu_j, Sigma_j)."""
     conditional = posterior(stats, hyper)
+    # dof + D + 1 is the denominator for the mode of Sigma alone; the density of mu given Sigma adds a factor
+    # |Sigma|^(-1/2).
     covariances = conditional.scales / (conditional.dofs + len(hyper.m) + 2)[:, None, None]
     return Parameters(conditional.means, covariances, whiteners_of(covariances))
 
@@ -160,6 +162,7 @@ def expected_components(conditional: Posterior, held: npt.NDArray[np.bool_], m: 
     sums = hyperparameters.summarise(conditional.means[held], whiteners, m)
     digammas = psi(0.5 * (dofs[:, None] - np.arange(dim)))
     return sums._replace(
+        # Expectations of the sums, not sums at the expectations: what the uncertainty of mu and Sigma adds.
         spread=sums.spread + dim * float((1.0 / conditional.precisions[held]).sum()),
         log_det=sums.log_det + float(dim * np.log(0.5 * dofs).sum() - digammas.sum()),
     )

@@ -95,6 +95,8 @@ def draw_prior(log_base: Array, shares: Array, groups: Ints, prior: Prior, strea
         normals = rng.standard_normal(len(taus)), rng.chisquare(SHIFT_DOF, len(taus))
         taus = np.abs(prior.shift_scale * normals[0] / np.sqrt(normals[1] / SHIFT_DOF))
         shifts = taus * rng.standard_normal(shifts.shape)
+        # Independent normal variables of equal variance, given that their sum is 0, are such variables minus
+        # their mean.
         shifts -= shifts.mean(axis=0)
     return replace(empty, kappa=kappa, log_weights=weights, shifts=shifts, taus=taus)
 
@@ -152,6 +154,8 @@ def draw_tables(counts: Array, shapes: Array, rng: np.random.Generator | FastGen
     """
     whole = np.floor(counts)
     if (whole != counts).any():
+        # Rounding to the nearest would never open a table for the many components with less than half an
+        # event.
         whole += rng.random(counts.shape) < counts - whole
     sizes, cells = whole.sum(axis=1), np.flatnonzero(whole)
     held, components = whole.ravel()[cells].astype(np.int64), cells % counts.shape[1]
@@ -168,6 +172,7 @@ def draw_kappa(kappa: float, tables: TableCounts, prior: Prior, rng: np.random.G
     """Draw kappa given the tables, by an auxiliary Beta(kappa, n_s) variable for each sample with events."""
     sizes = tables.sizes[tables.sizes > 0]
     first = log_gamma_variates(np.full(len(sizes), kappa), rng)
+    # As logs, because a Beta(kappa, n_s) variate with a small kappa and many events rounds to 0.
     log_beta = first - np.logaddexp(first, log_gamma_variates(sizes, rng))
     shape = prior.kappa_shape + tables.by_component.sum()
     return gamma_variate(shape, prior.kappa_rate - log_beta.sum(), rng)
@@ -203,11 +208,13 @@ def shift_terms(
     for sample, group in enumerate(cohort.groups):
         held[group] += stats.counts[sample]
         away[group] += stats.sums[sample]
+    # The sums are about the centres of the pass; a shift is seen from the new means.
     gaps = centres - parameters.means
     for group in range(n_groups):  # an array of all groups at once would not stay in the cache
         away[group] += held[group, :, None] * gaps
     precisions = (held @ inverses.reshape(n_components, -1)).reshape(n_groups, dim, dim)
     linear = away.reshape(n_groups, -1) @ inverses.reshape(-1, dim)
+    # The statistics have the old shift subtracted from the events, which the linear term gets back.
     return linear + np.einsum("gij,gj->gi", precisions, cohort.shifts), precisions
 
 
@@ -231,6 +238,7 @@ def draw_taus(shifts: Array, taus: Array, prior: Prior, rng: np.random.Generator
     rate = SHIFT_DOF / taus**2 + prior.shift_scale**-2.0
     mixing = rate / rng.standard_gamma(shape, len(taus))  # inverse gamma
     rate = SHIFT_DOF / mixing + 0.5 * np.square(shifts).sum(axis=0)
+    # G - 1, because the shifts sum to 0: the last one is not free.
     drawn: Array = np.sqrt(rate / rng.standard_gamma(0.5 * (SHIFT_DOF + len(shifts) - 1), len(taus)))
     return drawn
 

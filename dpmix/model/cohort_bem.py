@@ -170,6 +170,7 @@ def move_weights(state: State, counts: Array, prior: Prior) -> tuple[Sticks, flo
     new = modal_sticks(tables, state.alpha, np.isneginf(old.log1m_sticks))
     rate = prior.kappa_rate + (psi(kappa + held) - psi(kappa)).sum()
     shape = prior.kappa_shape - 1.0 + tables.sum()
+    # A gamma density of shape below 1 has no mode above 0.
     goal = float(shape / rate) if shape > 0 else kappa
     if not np.array_equal(np.isneginf(new.log1m_sticks), np.isneginf(old.log1m_sticks)):
         return new, goal  # a stick that ends the mixture: the bound is that of a shorter one from here on

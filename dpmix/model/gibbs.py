@@ -109,6 +109,8 @@ def sweep(
     moves = Moves()
     if regroup is not None:
         stats, moves = regroup(stats, hyper, state.alpha)
+    # After the moves, which have parameters and sticks integrated out: both must be drawn again given the
+    # moved labels.
     conditional = normal_wishart.posterior(stats, hyper)
     tables = _draw_tables(state, stats, stream)
     counts = stats.counts if tables is None else tables.by_component

@@ -108,11 +108,14 @@ def draw(
     m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:
         shape, scale = gamma_conditional(components, prior)
+        # gamma is at least `gamma_least` where 1 / gamma is at most its inverse.
         gamma = scale / gamma_below(scale / prior.gamma_least, shape, rng)
     if "m" in prior.learned:
         m = m + draw_normal(*m_conditional(components, m, gamma, prior), rng)
     if "nu" in prior.learned:
         log_density = nu_conditional(components, phi, prior)
+        # The largest of log probabilities plus independent Gumbel noise is a draw from them, without a sum of
+        # exponentials that could overflow.
         nu = float(prior.nu_grid[np.argmax(log_density + rng.gumbel(size=len(log_density)))])
     if "phi" in prior.learned:
         phi = draw_wishart(phi_conditional(components, nu, prior), phi, rng)
@@ -225,6 +228,8 @@ def draw_wishart(wishart: Wishart, current: Array, rng: np.random.Generator) -> 
     If few unrestricted draws would be above `least`, the draw is a Markov move from `current`.
     """
     mean = np.asarray(wishart.dof * np.linalg.inv(wishart.inverse), dtype=np.float64)
+    # Rejection would take forever where few draws are above the bound, as with events piled at one value of a
+    # channel.
     if not _cpu.is_above(mean, 2.0 * wishart.least):
         # A mode, at which Bayesian EM ends, may lie on the boundary.
         inside = current if _cpu.is_above(current, wishart.least) else 2.0 * wishart.least

@@ -79,6 +79,7 @@ def swap_labels(
     proposed, accepted = (
         sum(numbers) for numbers in zip(first.swaps, second.swaps, third.swaps, strict=True)
     )
+    # The third move has the sticks integrated out, so they have to be drawn after it.
     return order, draw_sticks(counts[order], alpha, rng), Swaps(proposed, accepted)
 
 
@@ -100,6 +101,8 @@ def exchange_any(counts: Array, log_weights: Array, rng: Random) -> Exchange:
         return Exchange(order, Swaps())
     firsts = rng.integers(n_held, size=count)
     others = rng.integers(count - 1, size=count)
+    # All K variates are drawn, also those of swaps that cannot be rejected: the stream does not depend on the
+    # outcomes.
     levels = rng.standard_exponential(count)
     moves = _cpu.swap_any(counts.copy(), order, log_weights, firsts, others, levels)
     return Exchange(order, Swaps(*moves))
@@ -143,6 +146,8 @@ def exchange_collapsed(counts: Array, alpha: float, rng: Random) -> Exchange:
     after = sum(counts[2:].tolist())
     proposed, accepted = _cpu.swap_collapsed(n, order, alpha, after, uniforms)
     a, b = n[-2:].tolist()  # the last component has no stick of its own
+    # With no stick of its own, the last component takes what the one before leaves: the ratio is that of two
+    # beta functions, B(1 + b, alpha + a) / B(1 + a, alpha + b).
     log_ratio = lgamma(1 + b) + lgamma(alpha + a) - lgamma(1 + a) - lgamma(alpha + b)
     moved = log_ratio >= 0.0 or bool(uniforms[-1] < exp(log_ratio))
     if moved:

@@ -119,6 +119,7 @@ def draw_parameters(
         A scale matrix is not positive definite to float64.
     """
     count, dim = conditional.means.shape
+    # All variates first and in one order, so that the number of threads changes no draw.
     normals = rng.standard_normal((count, dim, dim))
     gammas = rng.standard_gamma(0.5 * (conditional.dofs[:, None] - np.arange(dim)[::-1]))
     noise = rng.standard_normal((count, dim))

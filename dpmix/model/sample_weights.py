@@ -96,4 +96,5 @@ def sample_weights(starts: Ints, relative: Array | None) -> SampleWeights | None
         relative = 1.0 / np.maximum(sizes, 1)
     scaled = relative * (starts[-1] / (relative @ sizes))
     values = np.where(sizes > 0, scaled, 1.0).astype(np.float32)
+    # Equal weights must give the draws of a run without weights, bit for bit.
     return None if (values == 1.0).all() else SampleWeights(starts, values)

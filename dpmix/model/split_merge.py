@@ -167,6 +167,8 @@ def round_of(
 
     def divide_for_key(split: SplitAssignment, mixture: Mixture) -> tuple[Stats, Array]:
         stats, log_probabilities = divide(split, mixture, key)
+        # q to the power zeta as well: the labels then have the certainty of all events, as after the label
+        # step (docs/explanation/coarsening.md); with q in full the two would aim at different distributions.
         return blurred(coarsened(stats, zeta), resolution), zeta * log_probabilities
 
     smallest = zeta if least is None else least
@@ -216,8 +218,11 @@ def regroup(
         if m not in proposals:  # an earlier move of this round made it possible
             (proposals[m],) = propose(pairs, [m], n_components, hyper, divide, rng)
         after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha)
+        # A split into all and none is the state that it started from, and no merge would reverse it.
         if log_ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = with_rows(stats, [pairs.first[m], pairs.second[m]], after)
+            # The probability of the labels depends on the counts of all components, some of which this move
+            # has changed.
             possible = may_accept(pairs, stats.counts, alpha, least)
             splits += bool(pairs.is_split[m])
             merges += not pairs.is_split[m]
@@ -233,6 +238,7 @@ def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generat
     pairs = np.where(held[:, :1], pairs, pairs[:, ::-1])[held.any(axis=1)]
     first, second = pairs.T
     joined = merge_components(rows_of(stats, first), rows_of(stats, second))
+    # Minus an exponential variate is the log of a uniform one, and never minus infinity.
     levels = -rng.standard_exponential(len(first))
     log_joined = normal_wishart.log_marginals(joined, hyper)
     each = normal_wishart.log_marginals(stats, hyper)
@@ -248,6 +254,8 @@ def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float = 1.0) ->
     """
     each, sizes = np.arange(len(pairs)), pairs.joined.counts
     merged = np.tile(counts, (len(pairs), 1))
+    # The first of a pair gets all events, as in `evaluate`; the pairing is random, so either is the first as
+    # often.
     merged[each, pairs.first], merged[each, pairs.second] = sizes, 0.0
     gains = log_labels(merged, alpha) - log_labels(counts, alpha)
     bounds = pairs.log_joined - pairs.log_apart + LOG_2 + gains
@@ -313,6 +321,8 @@ def init_split(joined: Stats, hyper: Hyperparameters, rng: np.random.Generator) 
     posterior = normal_wishart.posterior(joined, hyper)
     roots = np.linalg.cholesky(normal_wishart.mean_covariances(posterior))
     away = SPREAD * np.einsum("mij,mj->mi", roots, rng.standard_normal(posterior.means.shape))
+    # On a random line, for a merge too: the launch of a split and that of the merge that reverses it must
+    # have the same distribution.
     means = np.stack((posterior.means - away, posterior.means + away), axis=1).reshape(-1, away.shape[1])
     covariances = np.broadcast_to(hyper.phi, (len(means), *hyper.phi.shape))
     return mixture_from(np.zeros(len(means)), means, covariances)
@@ -322,11 +332,14 @@ def refit(sides: Stats, hyper: Hyperparameters) -> Mixture:
     """Return the normals at the posterior means of all sides, weighted by their events, 2M components."""
     posterior = normal_wishart.posterior(sides, hyper)
     covariances = normal_wishart.mean_covariances(posterior)
+    # One event more, so that a side without events keeps a weight and can get some in the next scan.
     return mixture_from(np.log1p(sides.counts), posterior.means, covariances)
 
 
 def merge_components(one: Stats, other: Stats) -> Stats:
     """Return the statistics of the joined events of paired rows, about the centres of the first."""
+    # Sums and scatters about another centre, from differences of the centres alone: about 0, the digits of a
+    # narrow component would be lost.
     gaps = other.centres - one.centres
     counts = other.counts[:, None]
     cross = other.sums[:, :, None] * gaps[:, None, :]

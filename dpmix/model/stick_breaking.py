@@ -30,6 +30,7 @@ def log_gamma_variates(shapes: Array, rng: np.random.Generator) -> Array:
 
 def draw_alpha(log1m_sticks: Array, prior: Prior, rng: np.random.Generator) -> float:
     """Draw alpha ~ Gamma(e + K - 1, f - sum_{j<K} log(1 - v_j)) (the paper, Appendix A.1)."""
+    # A stick of exactly 1 ends the mixture: log(1 - v) of it and of those after it has no value.
     live = live_log1m_sticks(log1m_sticks)
     return gamma_variate(prior.alpha_shape + len(live), prior.alpha_rate - live.sum(), rng)
 
@@ -42,6 +43,8 @@ def gamma_variate(shape: float, rate: float, rng: np.random.Generator) -> float:
 def counts_after(counts: Array) -> Array:
     """Return sum_{r>j} n_r, the number of events after each component, float64 [K]."""
     after = np.zeros(len(counts))
+    # From the end: differences of a cumulative sum from the start would leave rounding in the counts of light
+    # components.
     counts[:0:-1].cumsum(out=after[-2::-1])
     return after
 
@@ -69,6 +72,8 @@ def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> S
     """
     held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + counts_after(counts)[:-1])
     after = np.where(held + after > 0, after, 1.0)
+    # A stick that has reached 1 stays there: the components after it are gone, and the log posterior is that
+    # of the shorter mixture.
     sticks = np.where(ended, 1.0, held / (held + after))
     remaining = np.where(ended, 0.0, after / (held + after))
     with np.errstate(divide="ignore"):

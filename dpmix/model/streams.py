@@ -100,6 +100,7 @@ class FastGenerator:
 
     def standard_gamma(self, shapes: Array) -> Array:
         """Return Gamma(shape, 1) variates, float64 of the size of `shapes`."""
+        # NumPy has another algorithm for shapes below 1, which the native code does not repeat.
         if shapes.size == 0 or shapes.min() < 1.0:
             variates: Array = self._generator.standard_gamma(shapes)
             return variates
@@ -136,12 +137,14 @@ class Stream:
 
 def numpy_generator(native: _cpu.Generator) -> np.random.Generator:
     """Return NumPy's generator with the words of a native one, which takes less time to make than Philox."""
+    # NumPy's `Generator` asks for these two attributes only; `owner` keeps the native words alive.
     bit_generator: Any = SimpleNamespace(capsule=native.capsule, lock=Lock(), owner=native)
     return np.random.Generator(bit_generator)
 
 
 def number_of(name: str) -> int:
     """Return the number below 2**64 of a sample's name, for a stream that depends on no other sample."""
+    # Not `hash`, which differs from process to process.
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 

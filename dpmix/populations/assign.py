@@ -137,6 +137,7 @@ def representatives(
 
 def sample_stream(task: Task, sample: int) -> np.random.Generator:
     """Return random numbers that depend on the sample's name, and not on the other samples."""
+    # By name, so that a file has the same draws whichever other files are gated with it.
     return Stream(task.config.seed, 2, number_of(task.events.samples[sample])).step(Step.PROPORTIONS)
 
 
@@ -195,6 +196,8 @@ def average_draws(
     total = np.zeros((found.n_populations, n_events), np.float32)
     mean_density = MeanDensity(n_events)
     counts = np.zeros(ratios.shape, np.int64)
+    # The same uniforms for all draws of the run: the counts then differ by the draws, with less noise of
+    # their own.
     uniforms = random.random(n_events, np.float32)
     for t, (by_run, log_density) in enumerate(found.memberships(engine, start, stop, own)):
         _cpu.add_memberships(by_run, ratios[t], threads, uniforms, total, counts[t])

@@ -87,6 +87,7 @@ def with_explored(draws: SampleDraws) -> SampleDraws:
     """
     if draws.explored is None or draws.explored_medians is None:
         return draws
+    # The same in all draws: judgements, not the mixture, say which cells these are.
     counts = np.broadcast_to(draws.explored[:, None], (*draws.counts.shape[:2], 1))
     medians = np.broadcast_to(
         draws.explored_medians[:, None], (*draws.medians.shape[:2], 1, len(draws.channels))

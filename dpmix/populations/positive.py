@@ -79,6 +79,7 @@ class Positive:
         """Return the median and the 90% interval of an end of levels; None where most draws have none."""
         drawn = self.ends[:, end, channel]
         known = drawn[~np.isnan(drawn)]
+        # A threshold in a few draws only is that of a ripple.
         if len(known) < max(LEAST_DRAWS * len(drawn), 1):
             return None
         low, middle, high = np.quantile(known, (0.05, 0.5, 0.95))
@@ -95,6 +96,7 @@ class Positive:
         above, of = _with_totals(self.positive[known, :, :, channel]), _with_totals(self.events[known])
         a, b = above + 0.5, np.maximum(of - above, 0.0) + 0.5
         random = Stream(self.seed, 4, channel).step(Step.PROPORTIONS)
+        # Several for each draw: 20 draws alone would make rough ends of intervals.
         drawn = random.beta(a, b, size=(REPEATS, *a.shape)).reshape(-1, *a.shape[1:])
         return Estimates.of((a / (a + b)).mean(axis=0), drawn)
 

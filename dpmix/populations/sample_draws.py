@@ -202,6 +202,7 @@ def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
     enough = own.counts.mean(axis=0).sum(axis=0) >= LEAST_EVENTS
     enough[-1] = True
     counts = own.counts[..., enough].copy()
+    # Their events stay in the total, or the proportions of the others would rise.
     counts[..., -1] += own.counts[..., ~enough].sum(axis=2)
     names = [name + OTHER * (name in own.parents) for name in own.names]
     kept = [name for name, there in zip(names, enough, strict=True) if there]

@@ -61,6 +61,7 @@ class Summary:
         """Return the summary before the first block."""
         n_samples, n_populations = len(events.samples), found.n_populations
         some = events.values[:: max(len(events.values) // GRID_EVENTS, 1)]
+        # Quantiles: with the extremes, one distant event would leave all others in a few bins.
         lows, highs = events.scaling.to_transformed(np.quantile(some, GRID_ENDS, axis=0))
         return cls(
             counts=np.zeros((len(found.draws), n_samples, n_populations), np.int64),
@@ -177,6 +178,7 @@ class Summary:
         values, scaling = quality.measured.values, quality.measured.scaling
         at = {role: k for k, role in enumerate(quality.roles)}
         pulse = None
+        # A ratio of transformed values has no meaning.
         if HEIGHT in at and all(scaling.transforms[at[role]].method == "linear" for role in (SIZE, HEIGHT)):
             area, height = values[:, at[SIZE]], values[:, at[HEIGHT]]
             ratio = np.divide(area, height, out=np.ones_like(area), where=height > 0)
@@ -200,6 +202,8 @@ class Summary:
         kept = np.array([not mark for mark in marks or ("",) * self.counts.shape[2]])
         drawn, mean, ratios = np.zeros(self.counts.shape), np.zeros(self.counts.shape[1:]), np.ones(len(kept))
         if kept.any():
+            # The numbers among the populations that are kept, as the counts have them; -1 for events of
+            # artefacts.
             own = np.where(kept, np.cumsum(kept) - 1, -1)[self.population]
             drawn[..., kept], mean[..., kept], ratios[kept] = estimate_proportions(
                 self.counts[..., kept],

@@ -197,7 +197,9 @@ def raster_png(gating: Gating, pair: int) -> str:
     counts = rasters.counts[pair]
     of_population = np.array(gating.colours or range(gating.n_populations)) % len(PALETTE)
     used, numbers = np.unique(of_population[rasters.populations[pair]], return_inverse=True)
+    # A palette of a PNG has 256 colours, one of which is transparent.
     steps = min(2 * STEPS, 255 // len(used))
+    # At least the palest step: a bin with a single event must be seen.
     depth = np.clip(np.ceil(strength(counts) * steps), 1, steps).astype(np.int64) - 1
     codes = np.where(counts > 0, 1 + numbers.reshape(counts.shape) * steps + depth, 0)
     return _png(codes, [(PALETTE[own], alpha) for own in used for alpha in np.linspace(0.25, 1.0, steps)])

@@ -116,6 +116,7 @@ def _round_numbers(low: float, high: float) -> Ticks:
     """Return about five round numbers between two values."""
     size = (high - low) / 5.0
     unit = 10.0 ** math.floor(math.log10(size))
+    # A little less than the size, which may be a round number but for rounding.
     step = unit * next(one for one in STEPS if one * unit >= 0.999 * size)
     places = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step + 0.0
     thousands = max(abs(low), abs(high)) >= 10_000.0

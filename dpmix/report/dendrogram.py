@@ -77,6 +77,7 @@ class CutTree(Protocol):
 def dendrogram(gating: CutTree) -> Dendrogram:
     """Lay out the tree; modes that merge far below the cut become one leaf, to fit on a page."""
     tree = gating.tree
+    # A merge of infinite height needs a place on the axis.
     levels = np.minimum(tree.levels, 2.0 * np.max(tree.levels, initial=0.0, where=np.isfinite(tree.levels)))
     count = _collapsed(tree.levels, gating.level, gating.n_populations)
     floor = _floor(levels, count, gating.level)
@@ -98,6 +99,7 @@ def dendrogram(gating: CutTree) -> Dendrogram:
     within = {root: set(of_mode[root]) for root in roots}
     drawn, across, populations = [], [], []
     for (child, parent), level in zip(merges[count:], levels[count:], strict=True):
+        # Merges below the floor, at height 0 for example, have no place on a logarithmic axis.
         top = max(float(level), floor)
         drawn.append((height[child], top, top, height[parent]))
         across.append((place[child], place[child], place[parent], place[parent]))
@@ -133,6 +135,8 @@ def _collapsed(levels: Array, cut: float, n_populations: int) -> int:
     below_cut = int(np.searchsorted(levels, cut))
     far = int(np.searchsorted(levels, FAR_BELOW * cut))
     few_enough = modes - max(MOST_LEAVES, min(n_populations, 4 * MOST_LEAVES))
+    # Never merges above the cut, which separate populations, but for trees of more leaves than a page can
+    # have.
     return max(min(max(far, few_enough), below_cut), modes - 4 * MOST_LEAVES, 0)
 
 

@@ -97,6 +97,7 @@ def _principal(values: Floats, random: np.random.Generator) -> Array:
         first = centred @ axes[:, :-3:-1]
     places = np.zeros((len(values), 2))
     places[:, : first.shape[1]] = first / (first[:, 0].std() or 1.0)
+    # Noise, because events with equal values would stay at the same place for ever.
     return 1e-4 * (places + 0.01 * random.standard_normal(places.shape))
 
 

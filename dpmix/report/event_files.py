@@ -145,6 +145,7 @@ class EventFiles:
                 writer.finish(gating)
         for path in self._paths:
             with writing(path):
+                # All files are complete first: a gating that fails leaves none of them, not some.
                 os.replace(partial_path(path), path)
 
     def __enter__(self) -> Self:

@@ -144,6 +144,7 @@ def steps_of(groups: Sequence[Group]) -> list[Step]:
     last: list[int] = []  # of each group: the gate that its events have passed
     for group in groups:
         strategy, n_own = group.node.strategy, group.node.n_own
+        # Gates of a branch are written once, and its populations stand inside its last one.
         inner = last[group.parent] if group.parent >= 0 else -1
         for k in range(n_own):
             name = group.name if k == n_own - 1 else f"{group.name} step {k + 1}"

@@ -112,6 +112,7 @@ class Sample:
             sample.append(self.matrix_element())
         scales = ET.SubElement(sample, "Transformations")
         for d, axis in enumerate(self._axes):
+            # Under both names of the channel: as stored, and as compensated, which gates and plots use.
             for channel in dict.fromkeys((_in_flowjo(axis.name), self._name(d))):
                 scale = self._scale(d)
                 ET.SubElement(scale, f"{{{DATA}}}parameter", {f"{{{DATA}}}name": channel})
@@ -160,6 +161,7 @@ class Sample:
             case "fasinh":
                 kind, given = "fasinh", {"length": 256, "maxRange": own["T"], **own}
             case "flog":
+                # A vertex at or below the offset has no logarithm in FlowJo.
                 offset = min([own["T"] / 10.0 ** own["M"], *(value / BELOW for value in self._used(d))])
                 kind, given = "log", {"offset": offset, "decades": math.log10(own["T"] / offset)}
             case _:

@@ -123,6 +123,7 @@ def space_of(events: Events, linearize: bool) -> Space:
         )
     matrices = events.spillovers
     one = matrices[0] if all(_same(matrix, matrices[0]) for matrix in matrices) else None
+    # A file of gates has one matrix for all samples, or refers to that in each file.
     reference = MATRIX if one else "FCS"
     compensated = {detector for matrix in matrices if matrix for detector in matrix.detectors}
     if compensated and not one and len({units[0][name] for name in compensated}) > 1:
@@ -274,6 +275,7 @@ def _same(one: Spillover | None, other: Spillover | None) -> bool:
 def in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
     """Return a matrix between values of GatingML; `units` are those of `Space`."""
     unit = np.array([units[name] for name in spillover.detectors])
+    # Stored = true @ matrix on the raw scale; both sides are multiplied by the units of their channels.
     return Spillover(spillover.detectors, spillover.matrix * unit / unit[:, None])
 
 
@@ -289,6 +291,8 @@ def _axis(name: str, compensation: str, transform: Transform, unit: float) -> Ax
             )
             return Axis(name, compensation, "logicle", parameters)
         case "arcsinh":
+            # fasinh is asinh(x sinh(M ln 10) / T) / (M ln 10) with A = 0: T is chosen so that its argument is
+            # x / cofactor.
             width = DECADES * math.log(10.0)
             top = transform.cofactor * unit * math.sinh(width)
             return Axis(name, compensation, "fasinh", (("T", top), ("M", DECADES), ("A", 0.0)), 1.0 / width)

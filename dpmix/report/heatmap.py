@@ -57,6 +57,7 @@ def heat(gating: Gating) -> Heat:
     found = levels[there, :model]
     row_order, row_tree = _similar(found)
     column_order, column_tree = _similar(found.T)
+    # Populations without events cannot be ordered, and come last.
     rows = np.append(there[row_order], np.setdiff1d(np.arange(len(levels)), there))
     columns = np.append(column_order, np.arange(model, levels.shape[1]))
     chosen = np.ix_(rows, columns)
@@ -77,6 +78,7 @@ def _similar(rows: Array) -> tuple[Ints, tuple[Array, Array]]:
     places = (np.array(drawn["icoord"]) - 5.0) / 10.0  # SciPy draws leaves at 5, 15, 25, ...
     heights = np.array(drawn["dcoord"])
     heights = heights / (heights.max() or 1.0)
+    # Either direction is as good; this one does not turn around from gating to gating.
     if order[0] > order[-1]:
         order, places = order[::-1], len(rows) - 1.0 - places
     return order, (places, heights)

@@ -109,6 +109,7 @@ def choose_pairs(separations: Array, size: Array, most: int, row: int = ROW) -> 
     """
     many = round((1.0 + np.sqrt(1.0 + 8.0 * separations.shape[1])) / 2.0)
     a, b = np.triu_indices(many, 1)
+    # Neither by size, which would show the largest two only, nor evenly, which would show the rarest.
     weights = np.sqrt(size[a] * size[b])
     apart, missed = SEEN * separations, np.ones(len(a))
     chosen: list[int] = []
@@ -120,6 +121,7 @@ def choose_pairs(separations: Array, size: Array, most: int, row: int = ROW) -> 
         if chosen and ((full and gains[pair] < LEAST_GAIN * weights.sum()) or pair in chosen):
             break
         chosen.append(pair)
+        # A pair of populations that a reader has probably seen apart counts less for the next panel.
         missed *= 1.0 - apart[pair]
     return chosen
 

@@ -226,12 +226,12 @@ def findings(gating: Gating) -> list[Finding]:
     agreement = types.agreement
     for r, m in np.argwhere(~np.isnan(agreement) & ~types.contradicted):
         row, name = table.types[r], table.markers[types.columns[m]]
-        text = (
-            f"{1.0 - agreement[r, m]:.0%} of the events that fit {row} best differ from it in {name}: a type may "
-            "have no row"
-            if agreement[r, m] < CONTRADICTED
-            else ""
-        )
+        text = ""
+        if agreement[r, m] < CONTRADICTED:
+            share = f"{1.0 - agreement[r, m]:.0%}"
+            text = (
+                f"{share} of the events that fit {row} best differ from it in {name}: a type may have no row"
+            )
         found.append(Finding("cell", row, name, cells[r][m], agreement[r, m], text))
     return found
 

@@ -163,6 +163,7 @@ class _Visit:
     def end(self) -> _End:
         """The best end so far, where the step is the last one of its part of the path."""
         own = _End(self.start, self.step.point, self.step.record)
+        # The continued start replaces its own end after short steps, whose log posterior was of fewer events.
         if self.best is None or self.continues or own.record.log_posterior > self.best.record.log_posterior:
             return own
         return self.best
@@ -231,6 +232,7 @@ def _visits_of_starts(session: Session, resumed: _Resumed, limit: int) -> Iterat
                     state = following.result() if following else _initial_state(session, start)
                 steps = climb(session, _Point(state), limit)
             if start + 1 < starts:
+                # k-means of the next start uses the cores that the steps of this one leave.
                 following = thread.submit(_initial_state, session, start + 1)
             for step in steps:
                 visit = _Visit(start, starts, step, best, False)

@@ -73,6 +73,7 @@ def save(
             arrays[array] = np.stack([getattr(one, name) for one in factors])
     with replacing(path) as temporary, temporary.open("wb") as file:  # savez would add a suffix to a name
         np.savez(file, **arrays)
+    # A new name is safe from a power failure only once its folder is on the disk.
     sync_folder(path.parent)
 
 
@@ -87,6 +88,7 @@ def load(path: Path, run_id: str) -> Checkpoint | None:
     if not path.exists():
         return None
     try:
+        # A pickle could run code of whoever made the file.
         with np.load(path, allow_pickle=False) as file:
             if sum(member.file_size for member in file.zip.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed; dpmix writes none so, and it could be of any size")

@@ -219,6 +219,7 @@ def measure(
     tried = {n_c: count / n for n_c, count in precisions.items() if count <= n}
     each, stream = fitted.of_each_event, Stream(config.seed, 0, 0)
     try:
+        # One start for all n_c: the curve then shows the coarseness, not the luck of a start.
         start = initialise.from_kmeans(fitted.events, n, n_components, prior, stream, each, resolution)
         ends = [_climb(fitted, start, prior, weight, resolution) for weight in tried.values()]
     except np.linalg.LinAlgError as error:
@@ -227,6 +228,8 @@ def measure(
     counted = np.ones(len(held.events)) if held.of_each_event is None else held.of_each_event.astype(float)
     shares = counted / counted.sum()
     means = densities @ shares
+    # Errors of differences to the best fit, not of the means: both are at the same events, whose spread
+    # cancels.
     below = densities[means.argmax()] - densities
     errors = np.sqrt(np.square(below - (below @ shares)[:, None]) @ np.square(shares))
     return Curve(np.array([*tried]), means, errors, np.array([number for _, number in ends], np.int64))
@@ -257,6 +260,7 @@ def _halves(events: Floats, weights: SampleWeights | None, seed: int) -> tuple[H
     half = min(len(events), MOST_EVENTS) // 2
     rows = Stream(seed, 0, 0).step(Step.COARSENESS).choice(len(events), size=2 * half, replace=False)
     halves = half_of(np.sort(rows[:half])), half_of(np.sort(rows[half:]))
+    # Random rows touch most pages of a mapped file, which would stay in memory during the run.
     release_pages(events, 0, len(events))
     return halves
 

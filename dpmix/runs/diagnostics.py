@@ -110,6 +110,7 @@ def convergence(run: Run) -> list[Mixing]:
             _mixing(f"{name} of {channel}, the slowest", by_channel[..., d])
             for d, channel in enumerate(run.channels)
         ]
+        # A constant channel has no effective sample size, and is not the slowest.
         rows.append(min(channels, key=lambda row: np.nan_to_num(row.ess_bulk, nan=np.inf)))
     return [*_deciding(run), *rows]
 

@@ -71,6 +71,8 @@ def r_hat(draws: Array) -> float:
     It is infinite or NaN where the draws of each half are constant.
     """
     halves = _halves(draws)
+    # Chains with the same location may differ in scale, which only the folded draws show (Vehtari et al.
+    # 2021).
     folded = np.abs(halves - np.median(halves))
     return max(_plain_r_hat(_normal_scores(halves)), _plain_r_hat(_normal_scores(folded)))
 
@@ -93,6 +95,7 @@ def _halves(draws: npt.NDArray[np.generic]) -> Array:
 
 def _normal_scores(draws: Array) -> Array:
     """Replace draws by the normal quantiles of their ranks (Blom 1958); ties share their mean rank."""
+    # Ranks, because a quantity without a variance (heavy tails) has no R-hat of its values.
     _, place, counts = np.unique(draws, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place].reshape(draws.shape)
     scores: Array = ndtri((ranks - 0.375) / (draws.size + 0.25))
@@ -113,8 +116,10 @@ def _effective_size(chains: Array) -> float:
     if np.ptp(chains) < CONSTANT:
         return float(chains.size)
     means = chains.mean(axis=1, keepdims=True)
+    # Twice the length, so that the end of a chain is not correlated with its start.
     spectrum = np.fft.rfft(chains - means, 2 * n_draws)
     covariances = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n_draws)[:, :n_draws].mean(axis=0) / n_draws
+    # The variance between chains is part of the total: chains in different places have few effective draws.
     total = covariances[0] + (means.var(ddof=1) if n_chains > 1 else 0.0)
     correlations = 1.0 - (covariances[0] * n_draws / (n_draws - 1.0) - covariances) / total
     correlations[0] = 1.0
@@ -125,4 +130,5 @@ def _effective_size(chains: Array) -> float:
     end, least = (noise[0], 0.0) if len(noise) else (last, -np.inf)
     sums = np.minimum.accumulate(pairs[:end]).sum()
     time = 2.0 * sums - 1.0 + max(correlations[2 * end], least)
+    # Antithetic draws may have an effective size above their number; Stan and ArviZ cap it at n log10(n).
     return float(chains.size / max(time, 1.0 / np.log10(chains.size)))

@@ -80,9 +80,11 @@ def from_kmeans(
         nearest = vq(points, centres, check_finite=False)[0]
         counts = np.bincount(nearest, weights, minlength=n_components)
         sums = group_sums(points, nearest, n_components, weights)
+        # A centre without points stays where it is: it may win some in the next iteration.
         held = counts > 0
         centres[held] = sums[held] / counts[held, None]
     nearest = vq(points, centres, check_finite=False)[0]
+    # The stick prior expects large weights first.
     order = np.argsort(-np.bincount(nearest, weights, minlength=n_components), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(n_components)
@@ -106,6 +108,7 @@ def from_random_events(
     replace = len(values) < n_components
     chosen = rng.choice(len(values), size=n_components, replace=replace, p=_probabilities(weights))
     covariances = np.broadcast_to(prior.phi, (n_components, *prior.phi.shape)).copy()
+    # Sticks 1 / K, 1 / (K - 1), ...: equal weights.
     left = np.arange(n_components, 1, -1.0)
     return State(
         iteration=stream.iteration,
@@ -166,6 +169,7 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
         The run has other channels, transforms or components, or no draw yet.
     """
     _require_fit(run, n_components, events)
+    # The other run may have fewer chains.
     chain = chain % len(run.weights)
     weights = run.weights[chain, -1]
     ratio = run.constants["channel_sds"] / events.scaling.sds
@@ -175,6 +179,7 @@ def from_run(run: Run, chain: int, n_components: int, events: Events, prior: Pri
     live = left[:-1] > 0
     whole = np.where(live, left[:-1], 1.0)
     with np.errstate(divide="ignore"):
+        # Where nothing is left of the stick, its proportion says nothing: 1/2 keeps both logs finite.
         log_sticks = np.log(np.where(live, weights[:-1] / whole, 0.5))
         log1m_sticks = np.log(np.where(live, left[1:] / whole, 0.5))
     return State(
@@ -235,6 +240,7 @@ def seed_centres(
     for j in range(1, n_components):
         costs = nearest if weights is None else weights * nearest
         total = costs.sum()
+        # A total of 0: every point is a seed already, because few values are different.
         chosen = rng.choice(len(points), p=costs / total) if total > 0 else rng.integers(len(points))
         centres[j] = points[chosen]
         np.minimum(nearest, squared_distances(columns, centres[j], work), out=nearest)

@@ -145,6 +145,8 @@ class _Sweep:
     @property
     def checkpoint(self) -> Checkpoint:
         """The checkpoint from which the run resumes after this sweep."""
+        # Of the chains one sweep later: labels are not stored, so a resumed run draws them again from these
+        # states.
         states = [chain.state for chain in self.following]
         counts = np.array([(chain.moves, chain.recent) for chain in self.following])
         return Checkpoint(states, states[0].iteration, {"counts": counts})
@@ -158,6 +160,7 @@ class _Passes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        # One thread: an engine makes one pass at a time, and each pass already has all cores or devices.
         self._thread = ThreadPoolExecutor(1, "engine")
         self._started: dict[int, Future[tuple[Stats, float]]] = {}
 
@@ -211,13 +214,16 @@ def _lockstep(
             stats, pass_seconds = passes.result(number)
             is_last = chain.state.iteration == plan.total
             if number == 0:
+                # Asked once in a sweep, at the first chain: all chains must end with the same sweep.
                 ending = is_last or should_stop()
             started = time.perf_counter()
             following.append(chain if is_last else _advance(session, passes, number, chain, stats))
             seconds = pass_seconds + time.perf_counter() - started
             if not ending:
+                # Before the record and the files, so that the engine works meanwhile.
                 passes.start(number, following[number])
             records.append(record_of(session, chain.state, stats, seconds, chain.moves))
+        # Counts of moves start again with each draw, which has those since the draw before.
         if _write(session, plan, chains, records) and not is_last:
             following = [replace(chain, recent=chain.moves) for chain in following]
         yield _Sweep(chains, records, following)

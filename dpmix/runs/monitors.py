@@ -45,11 +45,14 @@ def reference_events(values: Floats) -> Array:
     float64 [R, D]
         At most 24; fewer if the data have fewer different events.
     """
+    # Without random numbers: chains, resumes and seeds then compare the same places of the data.
     rows = np.linspace(0, len(values) - 1, min(len(values), SUBSAMPLE)).astype(np.int64)
     points = np.asarray(values[rows], np.float64)
     sets = [points]
     while len(sets) < N_REFERENCES:
         spread = [len(part) * part.var(axis=0) for part in sets]
+        # By the sum of squares, not the number of events: rare events far from all others get a reference of
+        # their own.
         largest = int(np.argmax([squares.sum() for squares in spread]))
         channel = int(np.argmax(spread[largest]))
         column = sets[largest][:, channel]
@@ -111,6 +114,7 @@ class InterimPopulations:
         weights : float64 [K]
         means : float64 [K, D]
         """
+        # Lighter components are mostly empty draws from the prior, whose places are chance.
         held = weights >= min(LEAST_WEIGHT, weights.max())
         groups = self.groups[log_terms(self.mixture, means[held]).argmax(axis=1)]
         shares = np.bincount(groups, weights[held] / weights[held].sum(), minlength=self.n_groups)
@@ -168,6 +172,7 @@ def monitored(run: Run) -> dict[str, Array]:
         A run of MCMC with at least one draw.
     """
     if run.transformed:
+        # Reference events are on the standardised scale, so the draws must be, too.
         run = open_run(run.path)
     values = [run.sample_stats["log_likelihood"][..., None]]
     if run.is_monitored:
@@ -189,6 +194,7 @@ def _joined(mixture: Mixture) -> Ints:
     heights = _log_sums(terms)
     # Distances between means in the metric of either component, the larger of the two.
     squares = mixture.log_weights + mixture.log_norms - terms
+    # By the larger one, because a broad component is near to everything in its own metric.
     distances = np.maximum(squares, squares.T)
     parents = np.arange(len(heights))
     order = np.argsort(-heights, kind="stable")
@@ -200,6 +206,8 @@ def _joined(mixture: Mixture) -> Ints:
         start = mixture.means[component]
         path = start + PATH[:, None] * (mixture.means[nearest] - start)[:, None]
         along = log_density(mixture, path.reshape(-1, path.shape[2])).reshape(-1, len(PATH))
+        # The straight line on the log scale, as in `dpmix.populations.tree.valleys`: the depth does not
+        # depend on sizes.
         chords = heights[component] + PATH * (heights[nearest, None] - heights[component])
         passable = np.flatnonzero((chords - along).max(axis=1) <= VALLEY)
         if len(passable):

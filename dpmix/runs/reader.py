@@ -343,6 +343,7 @@ class Run:
         In a complete run, these are the populations that `dpmix.gate` finds by its defaults, read from the
         file. In others, and in files of earlier versions, they are interim populations.
         """
+        # Imported here, because a verdict reads runs: at the top, the two modules would need each other.
         from dpmix.runs.verdict import interim_verdict, kept_verdict
 
         return kept_verdict(self) or interim_verdict(self)

@@ -133,6 +133,7 @@ def _config_in(earlier: Run, settings: Sequence[str]) -> Config:
 def _resumed(kind: Kind, config: Config, base: Path, name: str, earlier: Run) -> Chosen:
     """Return the run of a config, which must draw what the earlier run does."""
     started = earlier.parsed_config()
+    # Fewer draws would cut what is drawn; dpmix never discards draws.
     larger = kind == "mcmc" and config.mcmc.draws > earlier.draws
     allowed = RESUMABLE | ({"mcmc.draws"} if larger else set())
     if config.mcmc.until is None:

@@ -239,6 +239,7 @@ def committed_draws(path: Path, contents: Contents) -> int:
     if not 0 <= counted <= most:
         raise DataError(f"{path}: has a count of {counted} committed draws of {most}; it is damaged")
     drawn = [slot.map(path) for name, slot in slots.items() if name.split("/")[0] in DRAWN_GROUPS]
+    # Draws before the last sync are on the disk; checking all would read the whole file at every opening.
     for draw in range(max(int(slots["synced"].map(path)), 0), counted):
         if not all(is_drawn(array[:, draw]) for array in drawn):
             return draw

@@ -125,6 +125,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         prior, groups = make_prior(config.model, events.channels), cohort.shift_groups(config, events)
         if origin is not None and not resume:  # an origin that does not fit must fail before a file is made
             initialise.from_run(open_run(origin), 0, config.model.components, events, prior)
+        # Before the engine and the run file: a system without memory kills the process without a message.
         require_memory(kind, config, events, choice.backend)
         engine = stack.enter_context(_engine(config, choice.backend, events, storage.scratch(events.values)))
         attributes = {**engine.info, "chosen": choice.why}

@@ -55,6 +55,8 @@ NEGLIGIBLE_LIKELIHOOD = 0.002  # nats per event
 
 def is_check(n: int) -> bool:
     """Return whether the rule is applied after n sweeps of burn-in, or after n draws."""
+    # The cost of a check grows with the draws so far: a check at every tenth of them keeps its share of the
+    # time constant.
     return n >= FIRST_CHECK and n % (CHECK_EVERY * max(1, n // (10 * CHECK_EVERY))) == 0
 
 
@@ -105,6 +107,7 @@ def negligible_errors(n_events: int, n_references: int, n_quantities: int) -> Ar
 def still_empties(occupied: npt.NDArray[np.integer]) -> bool:
     """Return whether the number of occupied components still falls, int [chain, sweep]."""
     quarter = occupied.shape[1] // 4
+    # Over all chains: single chains gain and lose components by chance.
     before, last = occupied[:, -2 * quarter : -quarter].mean(), occupied[:, -quarter:].mean()
     return bool(before - last >= max(LARGE_FALL * before, 1.0))
 
@@ -132,6 +135,7 @@ class Plan:
         self._proportions: list[Array] = []
         self.ended = False
         if run.is_monitored:
+            # Draws before the checkpoint only: those after it are made again, with the same values.
             before = 0 if self._burn_in is None else max(first - 1 - self._burn_in, 0) // mcmc.thin
             self._read_proportions(min(before, run.committed))
 
@@ -188,8 +192,10 @@ class Plan:
     def _has_settled(self, sweep: int) -> bool:
         if sweep < FIRST_END_OF_BURN_IN or not is_check(sweep):
             return False
+        # First, because it needs no R-hat.
         if still_empties(self._writer.read("trace/occupied")[:, : sweep + 1]):
             return False
+        # The latter half: the way from the start would count as disagreement long after it is over.
         values = self._monitored(slice(sweep // 2 + 1, sweep + 1))
         return Agreement.of(values).allows_draws(self._negligible(values.shape[2]))
 
@@ -199,9 +205,11 @@ class Plan:
     def _take_draw(self, draw: int, states: Sequence[State], records: Sequence[Record]) -> None:
         """Monitor a draw; where a check is due, apply the rule to all draws so far."""
         if draw == 0:
+            # One chain's draw groups the components of all: groups made in each chain could not be compared.
             best = states[int(np.argmax([record.log_posterior for record in records]))]
             self._populations = interim_populations(best.weights, best.means, best.covariances)
         assert self._populations is not None
+        # Not twice: a resumed run has taken the draws before its checkpoint from the file.
         if draw == len(self._proportions):
             proportions = [self._populations.proportions(state.weights, state.means) for state in states]
             self._proportions.append(np.stack(proportions))
@@ -216,6 +224,7 @@ class Plan:
         values = np.concatenate((self._monitored(rows), np.stack(self._proportions, axis=1)), axis=2)
         found, negligible = Agreement.of(values), self._negligible(values.shape[2])
         for name, numbers in found._asdict().items():
+            # The file is laid out before the interim populations are known, for as many as there may be.
             room = 1 + len(self._references) + MAX_POPULATIONS - len(numbers)
             self._writer.write_convergence(name, np.append(numbers, np.full(room, np.nan)))
         if self._rule is not None and found.holds(negligible, self._rule.rhat, self._rule.ess):

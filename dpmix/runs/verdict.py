@@ -199,6 +199,7 @@ def mixing_of(weights: Array) -> Mixing:
     n_draws, shares = weights.shape[1], weights.mean(axis=(0, 1))
     if n_draws < MIN_DRAWS:
         return Mixing(n_draws, shares, *np.full((2, len(shares)), np.nan))
+    # The weight of all events together is 1 but for rounding, which would have an R-hat.
     constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
     r_hat, ess = (np.where(constant, np.nan, found) for found in r_hat_and_ess(weights))
     return Mixing(n_draws, shares, r_hat, ess)
@@ -213,6 +214,7 @@ def fit_of(run: Run) -> str:
     negligible = NEGLIGIBLE_LIKELIHOOD * int(run.attributes["n_events"])
     n_chains, n_draws = values.shape
     limit = max(BAD_FIT, r_hat_limit(n_chains, n_draws, 1))
+    # `not >` rather than `<=`: R-hat is NaN for a log likelihood that never changes.
     if not r_hat > limit or values.std() / np.sqrt(ess) < negligible:
         return ""
     below = stragglers(values, zeta_of(choice_of(run).coarseness, int(run.attributes["n_events"])))
@@ -234,6 +236,7 @@ def stragglers(log_likelihood: Array, zeta: float = 1.0) -> str:
         It begins with "; ". "" where every chain is within 100 nats of the best, or within twice the standard
         deviation of a chain.
     """
+    # Nats as the posterior counts them: in the coarsened one a gap of the whole log likelihood weighs less.
     counted = zeta * log_likelihood
     means = counted.mean(axis=1)
     gaps = means.max() - means
@@ -261,7 +264,9 @@ def r_hat_limit(n_chains: int, n_draws: int, n_quantities: int) -> float:
     n_quantities : int
         Number of quantities compared with the limit, at least 1.
     """
+    # Halves of chains, and quarters of a single one, as `r_hat_and_ess` compares them.
     sequences = 2 * max(n_chains, 2)
     length = n_draws // 2 if n_chains > 1 else n_draws // 4
+    # Bonferroni over the quantities, twice because R-hat is the larger of two values.
     ratio = fdtri(sequences - 1, sequences * (length - 1), 1.0 - FALSE_ALARMS / (2 * n_quantities))
     return max(BAD_R_HAT, float(np.sqrt((length - 1 + ratio) / length)))

@@ -186,6 +186,7 @@ class RunWriter:
             All its datasets but ``committed``. An array may be smaller than its place; of a text at most
             `MAX_CHARACTERS` bytes are kept.
         """
+        # No reader may take old populations for those of more draws while new ones are being written.
         self._write("populations/committed", (), -1)
         for name, value in values.items():
             slot = self._contents.slots[f"populations/{name}"]
@@ -219,6 +220,7 @@ class RunWriter:
                 self._write(f"sample_stats/{name}", (chain, draw), getattr(record, name))
             self._write_counts("sample_stats", (chain, draw), record)
         self._committed = max(self._committed, draw + 1)
+        # After the draw itself: a reader, or a process killed in between, never counts half a draw.
         self._write("committed", (), self._committed)
 
     def save_checkpoint(

@@ -108,6 +108,8 @@ def replacing(path: Path, n_bytes: int = 0) -> Iterator[Path]:
         yield temporary
         with temporary.open("r+b") as file:  # Windows does not sync a file that is open for reading
             sync(file.fileno())
+        # After the sync: a name that reaches the disk before its content would be an empty file after a power
+        # failure.
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -29,6 +29,7 @@ def lies_elsewhere(group: Any, name: str, followed: int = 0) -> bool:
             followed > MOST_LINKS or lies_elsewhere(here, link.path, followed + 1)
         ):
             return True
+        # Only now: to get a name follows its link, which must not lead elsewhere.
         found = None if link is None else here.get(part)
         if isinstance(found, h5py.Dataset) and found.external:
             return True

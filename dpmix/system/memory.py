@@ -83,6 +83,7 @@ def _control_groups() -> list[Path]:
         if controllers in ("", "memory"):
             root = CGROUP / controllers
             own = root / name.strip("/")  # missing in a container, whose group appears as the root
+            # The limit of every group above this one applies, too.
             found += [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
     return found
 
@@ -97,6 +98,7 @@ def _of_control_group(folder: Path) -> int | None:
     except (OSError, ValueError):  # no such group, or no limit ("max")
         return None
     cache = "total_inactive_file" if first_version else "inactive_file"
+    # The system drops these pages when memory is short.
     idle = sum(int(line.split()[1]) for line in lines if line.split()[0] == cache)
     return most - used + idle
 

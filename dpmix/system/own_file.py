@@ -194,6 +194,8 @@ def kind_of_lock() -> str:
 def _open_alone(path: Path, create: bool) -> int:
     flags = os.O_RDWR | (os.O_CREAT if create else 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOINHERIT", 0)
+    # Between opening and locking, another process may replace the file: then the lock is on one without a
+    # name.
     while True:
         descriptor = os.open(path, flags, 0o666)
         try:

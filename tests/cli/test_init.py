@@ -81,6 +81,17 @@ def test_left_out_channels_are_comments_with_the_reason(tmp_path: Path) -> None:
     assert "counts are randomised" in dpmix("init", write(tmp_path, "helios")).stdout
 
 
+def test_signalling_markers_are_state_channels(tmp_path: Path) -> None:
+    """Phosphorylated proteins, by default; cytokines and Ki67 are suggested."""
+    names = ["CD3", "CD4", "pS6", "CD8", "pp38", "Ki67", "pDC"]
+    rows = np.random.default_rng(1).normal(size=(300, len(names)))
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header=",".join(names), comments="")
+    config = parse_config(dpmix("init", tmp_path / "a.csv").stdout, "run.yaml", [])
+    assert config.data.channels == ["CD3", "CD4", "CD8", "Ki67", "pDC"]
+    assert config.data.state_channels == ["pS6", "pp38"]
+    assert "    # - Ki67\n" in dpmix("init", tmp_path / "a.csv").stdout
+
+
 def test_a_file_with_a_wrong_matrix_gets_a_config_without_it(tmp_path: Path) -> None:
     path = write(tmp_path, "partial_matrix")
     assert "no config is suggested: partial_matrix.fcs: the spillover matrix" in dpmix("info", path).stdout

@@ -627,3 +627,18 @@ def test_a_channel_that_compensation_needs_is_not_finite(tmp_path: Path) -> None
     assert [channel.why for channel in settings.channels] == [""] * 3
     assert "1 of 400 events read have values that are not finite; a run leaves them out" in settings.notes[-1]
     assert len(events_of(path, channels=["PE-A"]).values) == 399, "compensation needs the others"
+
+
+# --------------------------------------------------------------------------------------------- signalling
+
+
+@pytest.mark.parametrize(("others", "used"), [(["CD3", "CD4", "CD8"], 3), (["CD3", "CD4"], 4)])
+def test_phosphorylated_proteins_are_left_out_where_enough_others_remain(
+    tmp_path: Path, others: list[str], used: int
+) -> None:
+    names = [*others, "pS6", "pStat3"]
+    np.savetxt(tmp_path / "a.csv", flow(dim=len(names)), delimiter=",", header=",".join(names), comments="")
+    events = events_of(tmp_path / "a.csv")
+    assert len(events.scaling.channels) == used
+    listed = events_of(tmp_path / "a.csv", channels=names)
+    assert list(listed.scaling.channels) == names

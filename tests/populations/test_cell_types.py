@@ -141,7 +141,9 @@ def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
     assert parts[:, 1] @ passed / parts[:, 1].sum() < types.CONTRADICTED
 
 
-QUADRANTS = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0]])  # the last differs in two from two
+QUADRANTS = np.array(
+    [[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0]]
+)  # the last differs in two from two
 
 
 def typed(values: Array, labels: Array, levels: Array, whole: bool = False) -> Array:
@@ -173,7 +175,7 @@ def test_cells_that_divide_types_which_are_otherwise_alike() -> None:
 
 
 def test_a_population_that_differs_from_a_row_in_one_cell_is_unknown() -> None:
-    """One of four quadrants has no row; it is larger than its neighbours, and four of their five cells fit it."""
+    """One of four quadrants has no row; it is large, and fits four of five cells of its neighbours."""
     more = np.column_stack([QUADRANTS, QUADRANTS[:, 0], QUADRANTS[:, 0]])
     values, labels = blood(np.random.default_rng(7), (600, 2_500, 700, 800, 12_000), more)
     assert (typed(values, labels, table(more)) == labels).mean() > 0.98

@@ -246,6 +246,8 @@ class ClusterEngine:
         total = None
         while total is None:
             sent = self._sent(mixture)
+            # Parts that stayed where they are keep their pass, done or in progress; only moved ones start
+            # again.
             leaves = {held: leaves.get(held) or start_on(held, sent) for held in self._placement.parts}
             total = self._awaited(self._tree(leaves.values()), leaves)
         self._kernel_seconds += max(total.seconds.values())
@@ -265,6 +267,7 @@ class ClusterEngine:
             ready = {held: ready.get(held, now) for held in leaves if held.future.done()}
             if half is None and 2 * sum(leaf.done() for leaf in leaves.values()) >= len(leaves):
                 half = now - began
+            # By the others, not by a fixed time: what a pass takes depends on the data.
             limit = np.inf if half is None else LATE_TIMES * half + LATE_SECONDS
             late = [held for held in ready if now - ready[held] > limit and not leaves[held].done()]
             if self._placement.redistribute({held.worker: leaves[held] for held in late}):
@@ -295,6 +298,7 @@ class ClusterEngine:
             except TimeoutError:
                 if self._placement.redistribute({}):
                     tasks = [task for held in self._placement.parts for task in start_on(held)]
+                    # From the start: the parts are other ranges of events now.
                     found = []
         return found
 

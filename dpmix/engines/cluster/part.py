@@ -126,9 +126,11 @@ class Part:
     def engine(self) -> CpuEngine | CudaEngine | CohortEngine | CudaCohortEngine:
         recipe, worker = self.recipe, get_worker()
         first, stop = recipe.events
+        # The file, not the network: a part of the events would be a large message to every worker.
         values = np.load(recipe.path, mmap_mode="r")[first:stop]
         free = memory.available()
         free = min(free, worker.memory_manager.memory_limit or free)
+        # All workers of a machine look at the same free memory at the same time.
         fits = recipe.n_bytes < SHARE_OF_MEMORY * free / recipe.neighbours
         values = np.array(values) if fits else values
         self._held = recipe.n_bytes if fits else 0
@@ -153,6 +155,7 @@ class Part:
         """Do a pass that draws labels, and return its sums."""
         number, mixture, key = work
         chain = chain_of(key)
+        # Not known during the pass: one that fails half way leaves labels of neither draw.
         self.latest.pop(chain, None)
         engine = self.engine
         state = engine.expect_sums(mixture) if key is None else engine.draw_sums(mixture, key)

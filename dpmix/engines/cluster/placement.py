@@ -101,6 +101,8 @@ class Placement:
         threads = self._usable_workers_in_time()
         if not threads:
             raise DpmixError("no worker answers: see their logs")
+        # All or none: CPU and GPU labels may differ, and the draws must not depend on which worker has which
+        # chunk.
         has_cuda = all(self._known[worker].has_cuda for worker in threads)
         self.backend = "cuda" if has_cuda else "cpu"
         self._assign_to_new_set(threads)
@@ -151,6 +153,7 @@ class Placement:
             spent[held.worker] += seconds[held.chunks]
         for worker, n_chunks in self._counts().items():
             speed = n_chunks / spent[worker]
+            # Half of it from earlier passes: a single slow pass of a shared machine must not move events.
             self._speeds[worker] = 0.5 * (speed + self._speeds.get(worker, speed))
 
     def redistribute(self, late: Mapping[str, Future]) -> bool:
@@ -214,6 +217,8 @@ class Placement:
         found = self._client.scheduler_info().get("workers")
         if found is None:  # Dask raises no error if the scheduler is gone
             raise ConnectionError("no answer")
+        # Relative to the latest of all, not to the clock of this machine, which may differ from that of the
+        # scheduler.
         latest = max((about["last_seen"] for about in found.values()), default=0.0)
         silent = {worker for worker, about in found.items() if latest - about["last_seen"] > SILENT_SECONDS}
         for worker in silent - self._silent:

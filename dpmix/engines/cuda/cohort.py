@@ -80,6 +80,8 @@ class CudaCohortEngine(CudaPasses, CohortSummingEngine):
         found = CohortSums(sums.total, {}, {})
         for sample, rows in sums.rows.items():
             if sample in self._cut:
+                # One chunk here, but other chunks of the sample elsewhere: its numbers must be added exactly,
+                # not rounded.
                 found.cut[sample] = exact.zeros(rows.size)
                 exact.add(found.cut[sample], rows.ravel())
             else:

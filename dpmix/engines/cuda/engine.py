@@ -245,6 +245,8 @@ class CudaPasses:
         """Draw every label, or do the E step, and return the sums: their state, or rounded."""
         self._usable()  # without a device, there are no shares
         (components, samples), chain = self._packed(mixture), chain_of(key)
+        # Taken out until the pass has ended: after a failure, half-written labels must not pass for those of
+        # a draw.
         before = self._labelled.pop(chain, None)
         labels = HostLabels(self._shares, before.labels if before else None)
         last = None
@@ -305,6 +307,8 @@ class CudaPasses:
         )
         self._passes += 1
         if self._passes == self._next_rebalance:
+            # Twice as late each time: speeds are then known better, and moving events costs as much as
+            # before.
             self._next_rebalance *= 2
             self._rebalance()
         return sums

@@ -59,6 +59,7 @@ class HeldMixture:
         self.rows = driver.mem_alloc(self.rows_here.nbytes)
         self.exact = driver.mem_alloc(self.rows_here.nbytes * 2)
         self._shape = shape
+        # Allocated when the first far event needs it: most runs have none, and page-locked memory is scarce.
         self._exact_here: Array | None = None
         self.forget()
 
@@ -107,8 +108,11 @@ class Lane:
         n_memberships = staged * CHUNK * n_populations
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
+        # Three marks, because the copies of one lane run at the time of the other's kernels: only the union
+        # of spans says how long a device waited for copies.
         self.began, self.sent, self.computed = (driver.Event() for _ in range(3))
         flags = driver.event_flags
+        # With fewer cores than devices, a thread that spins would keep another from feeding its device.
         self.done = driver.Event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
         self.mixture = mixture
         self.chunks: list[int] = []  # of the current batch, all of one sample

@@ -109,6 +109,8 @@ class DeviceMemory:
         DeviceFailed
             Not one chunk fits.
         """
+        # Room only grows: chains and draws with other numbers of components would otherwise allocate in every
+        # pass.
         room = max(n_components, self._capacity[0]), max(n_populations, self._capacity[1])
         if share == self._share and room == self._capacity:
             return
@@ -117,6 +119,7 @@ class DeviceMemory:
             self._drop_events()
             self._unlock_labels()
         self._allocate_lanes(*room)
+        # Lanes come first: without them there is no pass at all, and events can be streamed.
         if not self.lanes and self._slots:
             self._warn("is short of memory: events pass through it in every sweep")
             self._drop_events()
@@ -222,6 +225,7 @@ class DeviceMemory:
         staged = CHUNK * (self._event_bytes + self._weight_bytes + 4 * n_populations)
         # Half of the memory that the resident events and the staged slots leave; the rest is for others.
         share = 0 if self._slots else self._share_bytes()
+        # A sixteenth more than the share, as `_hold_events` leaves free for others.
         spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
         room = max(spare // 4, SCRATCH)
         wanted = self._chunks_in_flight or -(-n_chunks // 2)  # half, so that both lanes have work
@@ -229,7 +233,9 @@ class DeviceMemory:
         if spare // 4 < SCRATCH:
             wanted = min(wanted, self._usual)
         batch = max(1, min(wanted, n_chunks, int(room // scratch), MOST_SLOTS))
+        # A second lane has nothing to do if one batch holds all chunks.
         sizes = [(2 if batch < n_chunks else 1, batch)]
+        # The driver's free memory is no promise: it may be in pieces, or another process may take it first.
         while (batch := batch // 2) > 0:
             sizes.append((2, batch))
         return sizes if sizes[-1] == (1, 1) else [*sizes, (1, 1)]

@@ -78,7 +78,9 @@ class DevicePass:
         n_chunks = 0
         lanes, staged = self._memory.lanes, self._memory.staged
         resident = self._memory.holds_events and not self._work.gates
+        # Memberships go through the staged memory, which has fewer slots than a batch.
         most = self._memory.batch if resident else staged
+        # In turn: while the kernels of one lane run, this thread prepares the copies of the other.
         for lane in cycle(lanes):
             if lane.chunks:
                 self._finish(lane, deliver)
@@ -119,6 +121,7 @@ class DevicePass:
             driver.memcpy_htod(memory.now, work.last.now)
         first = memory.lanes[0].stream
         memory.origin.record(first)
+        # The same memory holds the mixture of the pass before, which may have the same sample number.
         for mixture in memory.mixtures:
             mixture.forget()
         if not memory.by_sample:
@@ -160,6 +163,7 @@ class DevicePass:
     def _compute(self, lane: Lane) -> None:
         """Queue the kernels and the copies of their results."""
         work, n_slots, stream = self._work, len(lane.chunks), lane.stream
+        # Far counts of the batch before would make this one be done again in float64.
         driver.memset_d32_async(lane.tallies, 0, len(lane.tallies_here), stream)
         if work.gates:
             self._launch_memberships(lane, work.gates)
@@ -213,6 +217,7 @@ class DevicePass:
         """Add the sums and counts of the lane's chunks to those of their sample."""
         rows = lane.rows_here[: len(lane.chunks) * self._n_rows].reshape(len(lane.chunks), self._n_rows)
         if self._grid.per_sample[lane.sample] == 1:
+            # A sample of one chunk has one number for each sum: no exact sum is needed.
             self._rows[lane.sample] = rows[0].reshape(self._n_components, -1).copy()
             return
         state = self._cut.setdefault(lane.sample, exact.zeros(self._n_rows))
@@ -251,6 +256,7 @@ class DevicePass:
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
+        # Events that are in no pair keep this label, which the sort leaves out.
         driver.memset_d32_async(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.stream)
         tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
@@ -289,6 +295,7 @@ class DevicePass:
         self._kernels.launch("sum_parts", (n_totals, n_slots), lane.stream, *parts)
         added, state = self._memory.added, self._memory.state
         if self._has_added:
+            # Both lanes add to the same sums; without the wait, a chunk's numbers could be lost.
             lane.stream.wait_for_event(added)
         grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
         numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals

@@ -47,6 +47,7 @@ class PruningRule:
         if not self._enabled or len(mixture.means) < MIN_COMPONENTS:
             return None
         dense = self._dense_draws.get(chain, 0)
+        # A dense draw does not measure what pruning would save, so a pruned one is tried from time to time.
         if 0 < dense < RETRY:
             self._dense_draws[chain] = dense + 1
             return None

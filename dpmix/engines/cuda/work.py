@@ -59,6 +59,7 @@ class HostLabels:
         rows = [self._row_of[chunk] for chunk in chunks]  # few: lists are faster than arrays
         start = 0
         for end in range(1, len(rows) + 1):
+            # Few large copies instead of one for each chunk, each of which costs a call of the driver.
             if end == len(rows) or rows[end] != rows[end - 1] + 1:
                 yield start, self.rows[rows[start] : rows[end - 1] + 1]
                 start = end
@@ -282,6 +283,8 @@ def serve_all(
             number: start(number, device) for number, device in usable().items() if queue.has_for(number)
         }
         try:
+            # All of them, before any result: a failed device leaves orphans, which the next round gives to
+            # the others.
             wait(running.values())
         except BaseException:
             queue.stop()

@@ -48,6 +48,7 @@ def read_events(
         The file cannot be read, or is shorter than its header says.
     """
     stop = header.n_events if stop is None else min(stop, header.n_events)
+    # Read, not mapped: a file that is shortened meanwhile would kill the process.
     rows = read_rows(header, start, max(start, stop)).view(header.row)[:, 0]
     wanted = range(len(header.channels)) if columns is None else columns
     wide = exact and any(_is_wide(header.row[f"c{column}"]) for column in wanted)
@@ -118,6 +119,7 @@ def write_fcs(
     """
     if events.ndim != 2 or events.shape[1] != len(channels):
         raise ValueError(f"events of shape {events.shape} need {len(channels)} columns, one per name")
+    # flowio writes an `array` as it is; a list of Python floats would need many times the memory.
     values = array("f")
     values.frombytes(np.ascontiguousarray(events, np.float32).tobytes())
     with Path(path).open("wb") as file:

@@ -123,11 +123,16 @@ def fills_file(data: DataSet, place: DataPlace, row_bytes: int, places: Sequence
     ends = {data.text.end + 1, *(last + 1 for _, last in data.text.segments)}
     analysis = segment_of(data.text.keywords, "analysis")[0]
     following = whole_number(data.text.keywords.get("nextdata", ""), 0)
+    # Only a segment behind the events counts: offsets that lie elsewhere are false, and would make the gap
+    # negative.
     after = min([data.size, *(start for start in (analysis, following) if stop <= start < data.size)])
     if place.first in ends:
+        # The other place starts within TEXT, so its first byte is wrong; that both have the same last byte
+        # confirms this one.
         agreed = [one for one in places if one.last == place.last and one.first <= data.text.end]
         return bool(agreed) or _only_bytes(data, stop, after, CHECKSUM)
     before = max([end for end in ends if end <= place.first], default=0)
+    # A checksum stands behind the events, never before them.
     return before > 0 and stop == after and _only_bytes(data, before, place.first, BLANK)
 
 
@@ -160,10 +165,12 @@ def ascends(
 
 def _ascending(values: npt.NDArray[np.float64], least_changes: float) -> bool | None:
     """Return whether values ascend, up to ties and a few resets; None where they hardly change."""
+    # A clock counts; NaN or infinity are bytes of something else.
     if not np.isfinite(values).all():
         return False
     steps = np.diff(values)
     changes, descents = np.count_nonzero(steps), np.count_nonzero(steps < 0)
+    # Ties say nothing: slow clocks have the same value for many events.
     return None if changes < least_changes else bool(descents <= MOST_DESCENTS * changes)
 
 
@@ -178,6 +185,7 @@ def bytes_to_clock(data: DataSet, place: DataPlace, row: np.dtype[np.void], cloc
     numbers = np.unique(np.linspace(1, n_events - 2, min(max(n_events - 2, 0), FEW)).astype(np.int64))
     least = max(LEAST_STEPS, len(numbers) / 2)
     firsts = [place.first + number * size + at for number in numbers.tolist()]
+    # One read of three events for each sampled one, instead of one for each step that is tried.
     around = [data.bytes(first - size, first + size + dtype.itemsize) for first in firsts]
     for step in sorted(range(1 - size, size), key=abs):
         start = size + step
@@ -195,10 +203,13 @@ def _continues(data: DataSet, place: DataPlace, row: np.dtype[np.void], clock: C
     for edge, outside, sign in zip(edges, (-1, n_events), (1, -1), strict=True):
         first = place.first + outside * row.itemsize
         around = data.bytes(first, first + row.itemsize) if first > data.text.end else b""
+        # Padding, or the end of the file, continues nothing.
         if len(around) < row.itemsize or not around.strip(PADDING):
             continue
         values = _clock_values(data, place, row, clock, edge)
         value = float(_clock_values(data, place, row, clock, [outside])[0])
+        # By the steps next to it: events outside must continue the clock, and most other bytes are far
+        # off.
         limit = NEXT_STEP * float(np.abs(np.diff(values)).max(initial=0.0))
         step = sign * (float(values[0]) - value)
         if 0 <= step <= limit and (value == 0 or abs(value) > TINY * limit):

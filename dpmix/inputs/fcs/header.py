@@ -181,6 +181,7 @@ def _read_data_set(
     )
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
     found = place_events(data, row, _clocks(channels, order), choice)
+    # After the place is known, from values alone: HEADER and TEXT may agree on a false one.
     doubts = require_measurements(data, found.first, found.n_events, row)
     bits = integer_masks(data, found.first, found.n_events, row, channels, order)
     notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
@@ -254,6 +255,7 @@ def _channel_types(data: DataSet, order: Order) -> tuple[list[np.dtype[Any]], li
     found = f"$P{first}B is {quoted(keywords.get(f'p{first}b', ''))} with data type {letters[first]}"
     if all(letters[n] == "I" and 0 < bits[n] < 64 for n in odd):
         fitting = _fitting_words(data, [0 if n in odd else bits[n] for n in numbers], [bits[n] for n in odd])
+        # Exactly one: with two widths that fit, or packed bits without words, nothing shows which is right.
         if len(fitting) == 1 and (width := fitting[0]):
             kinds = [stored_type(letters[n], width if n in odd else bits[n], order) for n in numbers]
             which = f"{found}, also in {len(odd) - 1} other channels" if len(odd) > 1 else found

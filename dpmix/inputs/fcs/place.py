@@ -120,6 +120,7 @@ def place_events(
     places, agree, warnings = stated_places(data.text)
     if data.n_events == 0:
         return DataFound(0, 0, warnings=(*warnings, *_spare(data, places, row.itemsize)))
+    # All places, also where one is right: the warning says what is wrong with the other.
     problems = {place: _problem(data, place, row.itemsize, places, agree) for place in places}
     standing = [place for place in places if not problems[place]]
     why, is_chosen = "", False
@@ -205,6 +206,7 @@ def _confirmed(
         if all(verdict is False for verdict in verdicts):
             noise, found = True, f"the events of neither have ascending values of {clock.name}"
     filling = [place for place in candidates if fills_file(data, place, row.itemsize, places)]
+    # A clock that ascends at neither place makes both doubtful, however well one fills the file.
     if len(filling) == 1 and not noise:
         return filling[0], FILLS, False
     remedy = AGAIN
@@ -236,6 +238,7 @@ def _clock_warning(
         Such a channel ascends near this place.
     """
     verdicts = [ascends(data, place, row, clock) for clock in clocks]
+    # One clock that ascends is enough: another may have been reset, or count something else.
     if True in verdicts or False not in verdicts:
         return []
     clock = clocks[verdicts.index(False)]

@@ -51,6 +51,7 @@ class IntegerMasks(NamedTuple):
 def sample_rows(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]) -> npt.NDArray[Any]:
     """Read evenly spaced stretches of events whose first byte is `first`, as far as the file has them."""
     length = STRETCH if n_events > STRETCHES * STRETCH else n_events
+    # Stretches all over the file, because flags and saturated events come in parts of a recording.
     starts = sorted({*np.linspace(0, n_events - length, STRETCHES).astype(np.int64).tolist()})
     size = row.itemsize
     parts = [data.bytes(first + start * size, first + (start + length) * size) for start in starts]
@@ -80,6 +81,7 @@ def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype
     if swapped <= BETTER * share:
         raise DataError(f"{found}; in the other byte order they are plausible: $BYTEORD is false; {AGAIN}")
     width = min(row[name].itemsize for name in floats)
+    # Less than one value away: beyond that, the values are plausible again, only of other channels.
     for step in sorted(range(1 - width, width), key=abs):
         there, _ = _not_measured(sample_rows(data, first + step, max(n_events - 1, 1), row), floats)
         if there <= BETTER * share:
@@ -101,6 +103,7 @@ def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float,
         counts[k] = odd.sum(), ((values != 0) & ~np.isnan(values)).sum()
         example = float(values[odd][0]) if odd.any() and math.isnan(example) else example
     with_odd = np.count_nonzero(counts[:, 0] > 0.5 * FALSE_SHARE * counts[:, 1])
+    # A false place spoils all channels alike; one odd channel is a channel with odd values.
     if 2 * with_odd < np.count_nonzero(counts[:, 1]) or not with_odd:
         return 0.0, example
     n_odd, n_values = counts.sum(0)

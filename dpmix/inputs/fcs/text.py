@@ -162,6 +162,7 @@ def segment_of(keywords: Mapping[str, str], name: str) -> tuple[int, int]:
 def whole_number(text: str | bytes, default: int) -> int:
     """Return an integer that may be padded, or the default if it is missing, no number, or too large."""
     digits = (text.decode("latin-1") if isinstance(text, bytes) else text).strip(PADDING.decode())
+    # At most 30 digits: `int` of a long text takes time with the square of its length.
     number = int(digits) if re.fullmatch(r"[+-]?[0-9]{1,30}", digits) else default
     return number if abs(number) < 2**62 else default
 
@@ -179,6 +180,8 @@ def _parsed(text: bytes, path: Path) -> tuple[dict[str, str], Pairs]:
     which shifts all keywords after it: they no longer fit $PAR, and TEXT is read again in this other sense.
     """
     problem = ""
+    # The standard first: an empty value is not allowed, so only keywords that make no sense show the other
+    # way.
     for split in (_split_escaped, _split_empty):
         parts = split(text)
         pairs = tuple(
@@ -227,6 +230,7 @@ def _decoded(pairs: Pairs) -> dict[str, str]:
     try:
         texts = [(key.decode(), value.decode()) for key, value in pairs]
     except UnicodeDecodeError:
+        # Every byte is a character of Latin-1, so that this cannot fail.
         texts = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in pairs]
     standard = {key[1:].lower(): printable(value) for key, value in texts if key.startswith("$")}
     others = {key.lower(): printable(value) for key, value in texts if not key.startswith("$")}

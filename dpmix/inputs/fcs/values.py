@@ -39,6 +39,7 @@ def unpacked(stored: npt.NDArray[Any], order: Order, mask: int | None) -> npt.ND
         `range_mask` of an integer channel.
     """
     if stored.ndim == 2:
+        # NumPy has no integers of three bytes.
         bytes_ = stored.astype(np.uint32)
         low, high = (0, 2) if order == "<" else (2, 0)
         stored = bytes_[:, low] | bytes_[:, 1] << 8 | bytes_[:, high] << 16

@@ -73,6 +73,7 @@ def _order(kept: Ints, kept_weights: Array, labels: Ints, weights: Array) -> Int
     (places, kept_numbers), (components, numbers) = _numbered(kept), _numbered(labels)
     shared = contingency(kept_numbers, numbers)
     rows, columns = linear_sum_assignment(shared, maximize=True)
+    # An assignment without a shared event is arbitrary; such components take places by weight instead.
     tied = shared[rows, columns] > 0
     order = np.full(len(weights), -1)
     order[places[rows[tied]]] = components[columns[tied]]

@@ -67,6 +67,7 @@ def _populations_of(found: Populations, engine: Engine, draws: Ints) -> Ints:
 
 def _nearest(points: Floats, places: Array) -> Ints:
     """Return the point nearest to each place, int64 [places]."""
+    # |x|^2 / 2 - x'y orders points as their distance from y does, and is one matrix product.
     halves = 0.5 * np.square(points).sum(axis=1)
     nearest: Ints = (halves - places.astype(np.float32) @ points.T).argmin(axis=1)
     return nearest

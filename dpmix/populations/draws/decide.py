@@ -169,6 +169,8 @@ def _replayed(forest: Forest, decisions: Decisions) -> _State:
                 if action.level is not None and action.populations is not None:
                     raise ValueError("a cut has a level or a number of populations, not both")
                 cut = _after_cut(forest, CutRule(action.level, action.populations))
+                # Names and colours belong to sets of modes, so a population that the new cut leaves whole
+                # keeps them.
                 state = replace(cut, names=state.names, colours=state.colours)
             else:
                 state = _applied(forest, state, action)
@@ -208,6 +210,7 @@ def _applied(forest: Forest, state: _State, action: Merge | Split | Name | Colou
     union = _known(state, action.population)
     if isinstance(action, Split):
         small, large = sorted(split(forest.tree, union), key=lambda side: forest.sizes[list(side)].sum())
+        # The colours of all others stay: a reader has learned them from the figures.
         used = {*state.own_colours.values(), *state.colours.values()}
         free = next(n for n in itertools.count() if n not in used)
         return replace(
@@ -242,6 +245,7 @@ def split(tree: Tree, union: Union) -> tuple[Union, Union]:
         if (moved & inside).any() and ((into == into[parent]) & inside).any():
             last = level, frozenset(np.flatnonzero(moved & inside).tolist())
         into[moved] = into[parent]
+    # A merge at height 0 has no valley: its sides are ripples of one peak.
     if last is None or last[0] <= 0.0:
         raise ValueError("the population cannot be split: there is no valley inside it")
     return last[1], union - last[1]

@@ -228,6 +228,8 @@ def populations_of(
     partition = forest.partitions(rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
+    # One draw has to stand for all where a number of a component is needed: the most typical one, not the
+    # last.
     reference = reference_of(estimate, partition)
     components = components_of(forest, own, cast_votes(forest, shares))
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
@@ -291,6 +293,7 @@ def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
     """
     from scipy.sparse import csr_array
 
+    # Bayesian EM leaves components of weight 0, which no mean can be nearest to.
     heavy = np.flatnonzero(forest.density[0])
     nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
     for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
@@ -319,5 +322,7 @@ def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]
     """
     found = [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes]
     components = np.array(found, np.int64)
+    # Components of pooled draws are components of the mean density: the tree has placed them by their modes,
+    # and a vote of sampled points could only contradict it.
     components[forest.pooled] = own.reshape(len(forest.pooled), -1)
     return components

@@ -102,6 +102,8 @@ class Forest:
         """
         if rule not in self._cuts:
             own, shares = self.shared_by(self.by_size(rule.cut(self.tree)))
+            # A number of populations that the user asks for stays; the report names those with low support
+            # instead.
             if rule.n_populations is None and len(self.draws) > 1:
                 own, shares = merge_unsupported(
                     self.tree,
@@ -169,6 +171,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         growing: Iterable[MeanTree] = pool.map(build, np.arange(len(draws))[:, None])
         if workers == 1:
             growing = list(growing)  # a device serves one engine at a time, and a single thread one task
+        # Where there are several workers, they build the trees of single draws meanwhile.
         points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
         with closing(make_engine(points)) as engine:
             shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
@@ -296,6 +299,8 @@ def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peak
     for mixture, own in zip(mixtures[1:], populations[1:], strict=True):
         shares, log_density = memberships_by(engine, mixture, own, n_modes, 0, engine.n_events)
         higher = np.maximum(highest, log_density)
+        # A draw counts at an event by its density there, as in the mean density; a plain mean of memberships
+        # would let draws speak that hardly reach the event.
         total *= np.exp(highest - higher)[:, None]
         total += shares * np.exp(log_density - higher)[:, None]
         highest = higher

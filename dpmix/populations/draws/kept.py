@@ -107,6 +107,7 @@ def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
         The same run, opened again after its file was changed.
     """
     compares = run.kind == "mcmc" and run.committed >= MIN_DRAWS
+    # A verdict compares chains, so runs in which it says nothing keep no populations.
     if not compares or not run.complete or not run.has_place_for_populations:
         return run
     if kept_populations(run) is not None:
@@ -117,6 +118,8 @@ def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
     values = _values(run, found, make_engine)
     try:
         with RunWriter.reopen(run.path) as writer:
+            # Another process may have continued the run meanwhile; populations of fewer draws must not be
+            # kept as those of all.
             if writer.committed == run.committed:
                 writer.write_populations(values)
     except (ConfigError, DataError, OutputError) as error:  # the draws are complete all the same

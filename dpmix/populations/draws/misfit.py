@@ -148,6 +148,7 @@ def measure(
     if own is None or spread is None:
         return Fit(standard, events, tails)
     shifts = np.array([terms.shifts for terms in own])
+    # Averaged over the draws, not computed from the mean shift: an uncertain shift is weaker evidence.
     chances = 2.0 * ndtr(-np.abs(shifts) / spread[tuple(found.draws.T)]).mean(axis=1)
     return Fit(standard, events, tails, shifts, chances)
 
@@ -168,6 +169,7 @@ def standard_of(found: Populations, make_engine: MakeEngine, seed: int) -> Stand
     if EVENT_SUBSET in run.constants:
         starts = run.constants["sample_starts"]
         values = run.constants[EVENT_SUBSET]
+        # The kept events are evenly spaced in all events, so the sample of each follows from its row.
         own_starts = np.searchsorted(subset_rows(int(starts[-1]), len(values)), starts)
         own = [terms_of_run(run, found.draws, s) for s in range(len(starts) - 1)] if run.cohort else None
         events, tails = _count(found, make_engine, values, own_starts, own, levels)
@@ -188,6 +190,8 @@ def scores(
     of_population = np.bincount(found.components[t], weights, found.n_populations)
     population: Ints = shares.argmax(axis=1)
     share = np.take_along_axis(shares, population[:, None], axis=1)[:, 0].astype(np.float64)
+    # The engine gives the density of all components and the share of the population: their product, divided
+    # by its weight, is its own density, without another pass.
     score: Array = log_density + np.log(share) - np.log(np.maximum(of_population[population], 1e-300))
     return population, score
 
@@ -239,6 +243,7 @@ def _shrunk(tails: Ints, events: Ints, overall: float) -> Array:
 def _limit(share: Array) -> Array:
     """Return the limits of shares in the tail: below 1 also where the run itself fits badly."""
     share = np.maximum(share, TAIL)
+    # Three times a share above a third would be above 1, and no file could exceed it.
     limit: Array = np.minimum(FACTOR * share, 0.5 + 0.5 * share)
     return limit
 

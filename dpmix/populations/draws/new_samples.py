@@ -62,6 +62,7 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
         with np.errstate(divide="ignore"):
             base = np.log([own["base_weights"][chain, draw] for chain, draw in found.draws])
         return OwnTerms(base, np.full_like(terms.shifts, np.nan))
+    # The shift is the only state that passes to the next draw: components have other numbers there.
     shift, sweep = np.zeros(len(run.channels)), 0
     with closing(make_engine(np.ascontiguousarray(values[rows]))) as engine:
         for t, (chain, draw) in enumerate(found.draws):
@@ -69,6 +70,8 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
             with np.errstate(divide="ignore"):
                 log_base = np.log(own["base_weights"][chain, draw])
             log_weights, kappa = log_base, float(own["kappa"][chain, draw])
+            # Only the first draw starts at shift 0; later ones start at the shift of the draw before, and
+            # need few sweeps.
             for _ in range(SWEEPS if t else FIRST):
                 stats = _labelled(engine, mixture, log_weights, shift, Key(seed, 0, sweep))
                 log_weights = draw_weights(stats.counts[None], log_base, kappa, rng)[0]

@@ -45,11 +45,13 @@ def pooled_draws(run: Run, draws: Ints) -> Ints:
     heavy = int((events >= LEAST_EVENTS).sum())
     chains = len(np.unique(draws[:, 0]))
     count = min(POOLED_DRAWS, max(POOLED_COMPONENTS // max(heavy, 1), 1), len(draws))
+    # Equally many draws of each chain, or the chain with one more would weigh more where chains differ.
     if chains < count:
         count -= count % chains
     n_groups = len(draws) // count
     starts = (np.arange(n_groups)[::-1] + 0.5) / n_groups
     groups: Ints = ((np.arange(count) + starts[:, None]) * (len(draws) / count)).astype(np.int64)
+    # Groups next to each other in a run are alike: the first few must be far apart to show a disagreement.
     gap = max(n_groups // FIRST_GROUPS, 1)
     return np.concatenate([groups[start::gap] for start in range(gap)])
 

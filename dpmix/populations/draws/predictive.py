@@ -30,6 +30,8 @@ class MeanDensity:
             part = slice(at, at + PART)
             highest, factor, added = self._highest[part], self._factor[part], log_density[part]
             rise = added - highest
+            # One exponential serves both cases of a running log-sum-exp; the log densities of all draws at
+            # once would not fit into memory.
             scale = np.exp(-np.abs(rise))
             factor[:] = np.where(rise > 0.0, factor * scale + 1.0, factor + scale)
             np.maximum(highest, added, out=highest)

@@ -179,6 +179,8 @@ def _events(
     if settings.gate is not None:
         gate = settings.gate.model_copy(update={"workspace": str(run.base / settings.gate.workspace)})
         settings = settings.model_copy(update={"gate": gate})
+    # Names given now are relative to the current folder, those in the config to that of the run: full paths
+    # fit both.
     files = [str(Path(name).absolute()) for name in data]
     return preprocess.prepare_like(
         settings, Path(), files, scaling, run.detectors, storage, run.state_channels, with_quality

@@ -91,6 +91,7 @@ def main_cells(sizes: Ints, markers: Array, thresholds: Array) -> npt.NDArray[np
     large: npt.NDArray[np.bool_] = sizes >= MAIN * sizes.sum()
     on = (markers[Q25] > thresholds).any(axis=1)
     few = on & (sizes > 0) & (sizes >= MAIN * sizes[on].sum())
+    # Debris may be the largest population, but no marker is on in it.
     for found in (large & on, few, large):
         if found.any():
             return found
@@ -106,6 +107,7 @@ def _is_doublet(p: int, sizes: Ints, markers: Array, size: Array, pulse: Array) 
     for a, b in itertools.combinations(larger[above], 2):
         both = np.array([a, b])
         gaps = (markers[Q50, p] - markers[Q50, both]) / width
+        # On a logarithmic scale the sum of two signals is hardly above the higher one.
         to_higher = gaps[markers[Q50, both].argmax(axis=0), np.arange(gaps.shape[1])]
         as_high = (to_higher > -BELOW).all() and (to_higher < ABOVE).all()
         if as_high and (np.abs(gaps).max(axis=1) > DIFFERS).all():

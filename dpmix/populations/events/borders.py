@@ -61,6 +61,7 @@ def estimate_proportions(
     counts = np.ascontiguousarray(counts)  # sums depend on the layout
     drawn = mixture.posterior(counts, seed, prior)
     mean = mixture.posterior_mean(counts, prior)
+    # One draw (Bayesian EM) has no interval to widen.
     if len(counts) == 1:
         return drawn, mean, np.ones(counts.shape[2])
     rows = np.flatnonzero(populations >= 0)
@@ -96,17 +97,22 @@ def shape_ratios(
     ratios = np.ones(len(proportions))
     if there.sum() < 2:
         return ratios
+    # The scatter of a population of few events is singular; D + 2 events of the mean scatter make it regular,
+    # and the ridge does where a channel is constant within all populations.
     pooled = np.diag(RIDGE * x.var(axis=0) + np.finfo(np.float64).tiny)
     for p in np.flatnonzero(there):
         own = x[populations == p]
         pooled += (own - own.mean(axis=0)).T @ (own - own.mean(axis=0)) / len(x)
     logs = np.array([_log_density(x, x[populations == p], pooled) for p in np.flatnonzero(there)])
+    # Only ratios between populations count at an event, and far events would underflow.
     logs -= logs.max(axis=0)
     densities, weights = np.exp(logs), counts[there] / each.sum()
     for _ in range(WEIGHT_STEPS):
         terms = weights[:, None] * densities
         weights = terms @ (each / terms.sum(axis=0)) / each.sum()
     given = proportions[there] / proportions[there].sum()
+    # A population that t distributions explain away altogether would have a ratio of 0, and its draws would
+    # be 0 or all.
     ratios[there] = np.clip(weights / np.maximum(given, np.finfo(np.float64).tiny), 1.0 / MOST, MOST)
     return ratios
 

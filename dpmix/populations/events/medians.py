@@ -84,6 +84,8 @@ def medians(
             own = order[start:end]
             sums = np.cumsum(each[own])
             half = 0.5 / np.sqrt(end - start)
+            # Two searches next to 1/2, because the median lies between two events where the weights divide
+            # evenly, and rounding must not decide for one.
             shares = np.array([0.5 * (1.0 - 1e-12), 0.5 * (1.0 + 1e-12), 0.5 - half, 0.5 + half])
             at = np.minimum(np.searchsorted(sums, sums[-1] * shares), len(own) - 1)
             low, high, below, above = values[own[at]]

@@ -125,6 +125,7 @@ def _own(
     lengths : sequence of int
         Of the names of the channels.
     """
+    # A marker is worth more the nearer the neighbour that it excludes: far ones differ in other markers too.
     near = np.minimum(1.0, weights / weights[p]) * 0.5 ** differ.sum(axis=1)
     scores = np.where(differ, near[:, None], 0.0)  # more for near neighbours
     usable = (level != "") & differ.any(axis=0)
@@ -202,6 +203,8 @@ def _told_apart(
             if number == 0 and (text or len(texts) == 1):
                 found[p] = text or ALL
                 continue
+            # Compared with larger ones of the same name; the largest, if it needs a word at all, with the
+            # smaller ones.
             others = group[:number] or group[1:] or [q for q in range(len(texts)) if q != p]
             gaps = (middle[p] - middle[others]) / (width[p] + width[others])
             nearest = gaps[np.abs(gaps).max(axis=1).argmin()]

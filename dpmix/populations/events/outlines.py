@@ -80,6 +80,7 @@ def smoothers(line: npt.NDArray[np.floating], n_channels: int) -> npt.NDArray[np
     sd = np.sqrt((line * (places - mean[:, None]) ** 2).sum(axis=1) / total)
     reached = line.cumsum(axis=1) / total[:, None]
     quartiles = [(reached < q).sum(axis=1) for q in (0.25, 0.75)]
+    # One more bin: quartiles in the same bin are not at distance 0.
     middle = (quartiles[1] - quartiles[0] + 1) / 1.349
     width = np.maximum(np.minimum(sd, middle) * total ** (-1 / (4 + n_channels)), NARROWEST)
     kernel = np.exp(-0.5 * ((places[:, None] - places) / width[:, None, None]) ** 2)

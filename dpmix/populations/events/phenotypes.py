@@ -214,6 +214,7 @@ def _levels(channel: _Channel, control: Control | None = None) -> tuple[float, f
     limit = _threshold(channel) if control is None else _near_control(channel.x, channel.densities, control)
     sides = channel.medians < limit, channel.medians > limit  # of NaN: none
     low, high = (_threshold(_part(channel, side)) if side.sum() > 1 else float("nan") for side in sides)
+    # A control says what negative is: nothing below its limit is a level of its own.
     return low if control is None else float("nan"), limit, high
 
 
@@ -249,6 +250,8 @@ def _threshold(channel: _Channel) -> float:
     if len(found) == 0:
         return float("nan")
     explained = np.array([_explained(channel, x) for x in found])
+    # Over all cuts, also those without a valley: populations that differ gradually are explained better by
+    # another cut.
     best = max(_explained(channel, x) for x in channel.medians)
     gradual = best > GRADUAL * channel.within and explained.max() < EXPLAINS * best
     return float("nan") if gradual else float(found[explained.argmax()])
@@ -272,6 +275,7 @@ def _rare_valleys(channel: _Channel) -> Array:
     high = (sums[-1] - sums[:-1]) / (held[-1] - held[:-1, None])
     depths = _depths(low + high)
     between = (channel.x > channel.medians[:-1, None]) & (channel.x < channel.medians[1:, None])
+    # A valley elsewhere belongs to the populations of one side, not to the cut.
     depths[~between] = np.inf
     clear = depths.min(axis=1) <= RARE_VALLEY
     found: Array = channel.x[depths.argmin(axis=1)[clear]]

@@ -101,6 +101,8 @@ def sample_weights(
             prior = _draw_concentration(counts, weights[t], random) * weights[t]
             omega = _dirichlet(prior + counts, random)
             omegas.append(omega)
+        # A draw of the run gives a draw of omega; Bayesian EM gives one estimate, which must not have the
+        # noise of a draw.
         own[t] = omega if len(weights) > 1 else np.mean(omegas[FIRST // 2 :], axis=0)
         if drawn is not None:
             drawn.append(populations)
@@ -178,6 +180,8 @@ def _draw_concentration(counts: Array, weights: Array, random: np.random.Generat
     there = counts > 0.0
     shapes = np.maximum(CONCENTRATIONS[:, None] * weights[there], LEAST_RATIO)
     logs = (gammaln(shapes + counts[there]) - gammaln(shapes)).sum(axis=1)
+    # The probability of the counts with omega integrated out (Dirichlet-multinomial): given omega, a would
+    # hardly move from one iteration to the next.
     logs += gammaln(CONCENTRATIONS) - gammaln(CONCENTRATIONS + counts.sum())
     ends = np.cumsum(np.exp(logs - logs.max()))
     return float(CONCENTRATIONS[np.searchsorted(ends, random.random() * ends[-1], "right")])

@@ -167,6 +167,7 @@ class Counter:
             sizes = np.bincount(of, events, many)
             shown = np.bincount(of, events * (populations[pair, places] == of), many)
             visible[pair] = shown / np.maximum(sizes, 1.0)
+            # The histogram of a channel is the sum of any of its pairs: no events are counted again.
             for channel, at in zip(self._pairs[pair], np.divmod(places, bins), strict=True):
                 if not lines[channel].any():
                     np.add.at(lines[channel], (of, at), events)
@@ -211,6 +212,8 @@ class Counter:
         places = (values.T - lows) * (bins / (highs - lows))
         if not np.isfinite(places).all():
             raise ValueError("a value is not finite")
+        # An event on the upper edge belongs to the last bin; others beyond the grid cannot be, but for
+        # rounding.
         clipped: npt.NDArray[np.uint8] = np.clip(places, 0, bins - 1).astype(np.uint8)
         return clipped
 
@@ -220,6 +223,7 @@ class Counter:
         size, bins = np.uint32(self._n_populations), np.uint32(self._edges.shape[1] - 1)
         rows = [channel[held] * (bins * size) for channel in self._bins]
         columns = [channel[held] * size + self._populations[held] for channel in self._bins]
+        # One number for two bins and a population, so that counting is one sort or one table.
         codes = int(bins) ** 2 * self._n_populations
         for pair, (x, y) in enumerate(self._pairs):
             self._counted[pair] = _counted(rows[x] + columns[y], codes, *self._counted[pair])

@@ -84,6 +84,8 @@ def find_cards(
         return ()
     binned, own = sample_of(events, population, n_populations, seed)
     low, high = edges[:, 0], edges[:, -1]
+    # Bins of equal width over the whole range, as the plot has them; those of the search are narrower between
+    # quantiles.
     codes = np.clip((binned.values - low) * (BINS / (high - low)), 0, BINS - 1).astype(np.int64)
     totals = Totals(binned)
     with one_thread():

@@ -76,6 +76,8 @@ class Comparison:
 
         scores, leaves = self.f1, np.flatnonzero(self.leaves)
         matched = np.where(scores.max(axis=1, initial=0.0) > 0, scores.argmax(axis=1), -1)
+        # Only leaves are matched one to one: a gate around others shares its events with them, and may share
+        # a population.
         matched[leaves] = -1
         rows, columns = linear_sum_assignment(-scores[leaves])
         alike = scores[leaves[rows], columns] > 0
@@ -86,6 +88,8 @@ class Comparison:
         """Return the populations whose union has the highest F1 with each gate, and this F1, float64 [G]."""
         chosen, scores = [], np.zeros(len(self.gates))
         for g, (inside, own) in enumerate(zip(self.overlap, self.populations, strict=True)):
+            # The union with the highest F1 has the populations of largest share inside the gate, so one sort
+            # replaces the search over all subsets.
             order = np.argsort(-inside / np.maximum(own, 1), kind="stable")
             f1 = f_measure(np.cumsum(inside[order]), np.cumsum(own[order]), max(self.sizes[g], 1))
             best = int(f1.argmax())

@@ -50,6 +50,7 @@ def as_polygon(gate: PolygonGate | EllipseGate) -> PolygonGate:
         return gate
     turn = 2.0 * np.pi / VERTICES
     angles = turn * np.arange(VERTICES)
+    # A polygon on the ellipse would be smaller than it; one of the same area keeps as many events.
     radius = np.sqrt(gate.distance * turn / np.sin(turn))
     circle = radius * np.column_stack([np.cos(angles), np.sin(angles)])
     return PolygonGate(gate.channels, gate.centre + circle @ np.linalg.cholesky(gate.covariance).T)
@@ -97,5 +98,6 @@ def best_ellipse(
     order = np.argsort(distances)
     kept, selected = np.cumsum((weights * own)[order]), np.cumsum(weights[order])
     last = int(f_measure(kept, selected, total, beta).argmax())
+    # Half way to the next event: an edge through an event would count it by rounding.
     edges = distances[order[[last, min(last + 1, len(order) - 1)]]]
     return EllipseGate(channels, centre, covariance, float(edges.mean()))

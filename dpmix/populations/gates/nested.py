@@ -92,6 +92,8 @@ def unions_of(tree: Tree, modes: npt.NDArray[np.integer]) -> list[Union]:
         into[into == into[child]] = into[parent]
         joined = np.bincount(modes[into == into[parent]], minlength=len(sizes))
         whole = np.flatnonzero((joined == sizes) & (sizes > 0))
+        # Merged populations need not be branches; only unions of whole populations, and not of all, can be
+        # gated.
         if joined[whole].sum() == joined.sum() and 2 <= len(whole) < np.count_nonzero(sizes):
             found.add(tuple(whole.tolist()))
     return sorted(found, key=lambda union: (-len(union), union))
@@ -218,6 +220,7 @@ def _useful(branches: Sequence[_Plan], populations: Sequence[_Plan]) -> list[_Pl
         idle = [k for k, plan in enumerate(plans) if len(plan.populations) > 1 and inside[k] < 2]
         if not idle:
             return plans
+        # One at a time: what was in it moves to the branch around it, which may be useful then.
         gone = idle[0]
         above = plans[gone].parent
         parents = [above if plan.parent == gone else plan.parent for plan in plans]

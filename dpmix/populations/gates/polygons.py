@@ -48,6 +48,7 @@ class PolygonGate:
         """Return which events are inside, bool [M]; `values` are transformed, float64 [M, D]."""
         inside: Flags = np.zeros(len(values), bool)
         points = values[:, self.channels]
+        # Most events lie outside the box of the polygon, which costs two comparisons a channel.
         near = ((points >= self.vertices.min(0)) & (points <= self.vertices.max(0))).all(1)
         inside[near] = points_in_polygon(self.vertices, np.ascontiguousarray(points[near]))
         return inside
@@ -131,6 +132,7 @@ def best_regions(target: Array, others: Array, total: float) -> tuple[float, lis
         One for each of `BETAS`.
     """
     true, false = _smooth(target).ravel(), _smooth(others).ravel()
+    # The small term puts bins with almost no event last, whose share is chance.
     order = np.argsort(-true / (true + false + 1e-9 * total), kind="stable")
     kept, selected = np.cumsum(true[order]), np.cumsum((true + false)[order])
     regions, best = [], 0.0
@@ -175,6 +177,7 @@ def polygon(region: Flags, target: Array, binned: Binned, channels: tuple[int, i
     x, y = binned.edges[channels[0]], binned.edges[channels[1]]
     corners = np.array([(x[rows + a], y[columns + b]) for a in (0, 1) for b in (0, 1)])
     points = corners.transpose(0, 2, 1).reshape(-1, 2)
+    # Areas of dropped corners count in units of the plot, or the channel with larger numbers would decide.
     scale = np.array([x[-2] - x[1], y[-2] - y[1]]) + np.finfo(np.float32).tiny
     scaled = points / scale
     vertices = scaled[ConvexHull(scaled).vertices]

@@ -184,6 +184,7 @@ def stratified(population: npt.NDArray[np.integer], n_populations: int, seed: in
     """
     random = np.random.default_rng(seed)
     sizes = np.bincount(population, minlength=n_populations)
+    # At least a thousand events of a rare population, whose gates a plain sample could not show.
     wanted = np.minimum(np.maximum(np.ceil(SAMPLE * sizes / max(len(population), 1)), LEAST), sizes)
     drawn = [
         random.choice(np.flatnonzero(population == p), int(wanted[p]), replace=False)
@@ -235,6 +236,7 @@ class Totals:
         self._counts: dict[tuple[int, int], Array] = {}
 
     def __call__(self, events: Ints, channels: tuple[int, int]) -> Array:
+        # Only the first gates of populations see all events, so only these counts are worth keeping.
         if len(events) < len(self._binned.values):
             return self._binned.counts(events, channels)
         if channels not in self._counts:
@@ -264,6 +266,8 @@ class Search:
             best = leader
             if self._f1(best) >= ENOUGH:
                 break
+            # Also sequences with a high yield and a low purity: later gates can raise the purity, but never
+            # bring events back.
             states = self._kept(found)
         return self._shortened(best, len(start)) if best else start
 
@@ -305,6 +309,7 @@ class Search:
         scored = []
         for pair in itertools.combinations(self._channels(events, own), 2):
             target = self._binned.counts(own, pair)
+            # Sums of the same weights in another order may differ by rounding.
             others = np.maximum(self._totals(events, pair) - target, 0.0)
             scored.append((*best_regions(target, others, self._total), pair, target))
         scored.sort(key=lambda one: -one[0])
@@ -351,6 +356,7 @@ class Search:
 
     def _shortened(self, best: _Sequence, n_start: int) -> Gates:
         """Remove each gate after the first `n_start` whose removal costs little F1."""
+        # A gate may become needless when a later one does its work, which a search forward cannot see.
         for gate in best.gates[n_start:-1]:
             shorter = self._inside(tuple(one for one in best.gates if one is not gate))
             if self._f1(shorter) > self._f1(best) - GAIN:

@@ -90,6 +90,7 @@ class TreeMark(_Part):
     @classmethod
     def of(cls, tree: Tree) -> TreeMark:
         """Return the mark of a tree."""
+        # Six digits: the last bits of a height differ between processors, and JSON has no infinity.
         levels = (float(f"{level:.6g}") if math.isfinite(level) else None for level in tree.levels.tolist())
         return cls(merges=tuple((a, b) for a, b in tree.merges.tolist()), levels=tuple(levels))
 

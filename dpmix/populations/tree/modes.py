@@ -73,6 +73,8 @@ class Density:
         if len(points) == 0:
             return np.empty(0)
         one_population = np.zeros(len(self.weights), np.int64)
+        # Paths have some 100,000 points at a time, for which `log_terms` would hold a number for each
+        # component; an engine holds none.
         with closing(self._make_engine(points.astype(np.float32))) as engine:
             return engine.memberships(self._mixture, one_population, 0, len(points))[1]
 
@@ -109,6 +111,8 @@ def nearest_in(weights: Array, means: Array, covariances: Array) -> Callable[[Ar
 def _log_terms(mixture: Mixture, points: Array) -> Array:
     """Return log w_j N(x | mu_j, Sigma_j), float64 [M, K], with one matrix product for all components."""
     n_channels = mixture.means.shape[1]
+    # W x - W mu instead of W (x - mu), which would need points times components differences; in float64 the
+    # lost digits do not matter.
     offsets = np.einsum("kij,kj->ki", mixture.whiteners, mixture.means)
     stacked = mixture.whiteners.reshape(-1, n_channels).T
     whitened = (points @ stacked).reshape(len(points), *mixture.means.shape) - offsets
@@ -133,6 +137,7 @@ def find_modes(density: Density) -> tuple[Ints, Array, Array]:
     heights = density.log_density(points)
     modes = np.full(len(points), -1)
     found: list[int] = []
+    # The highest first, so that modes are numbered by height: `_joins` and `find_saddles` rely on it.
     for j in np.argsort(-heights, kind="stable"):
         near = [np.abs(points[j] - points[other]).max() < SAME_MODE for other in found]
         modes[j] = near.index(True) if any(near) else len(found)
@@ -149,6 +154,8 @@ def _climb(density: Density) -> Array:
     for _ in range(CLIMB_STEPS):
         terms = density.log_terms(points[moving])
         shares = np.exp(terms - np.logaddexp.reduce(terms, axis=1)[:, None])
+        # A step solves for the point at which the gradients of the components, weighted by their shares at
+        # the old point, cancel; it is a step of EM, so the density never falls and no step length is needed.
         curvature = np.tensordot(shares, density.precisions, axes=1)
         higher = np.linalg.solve(curvature, (shares @ shifts)[..., None])[..., 0]
         still = np.abs(higher - points[moving]).max(axis=1) < CLIMB_STILL
@@ -178,6 +185,8 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     lines = np.argwhere(np.triu(np.ones((n_modes, n_modes), bool), 1))
     ends = np.concatenate([modes[ridges], lines])
     bounds = np.minimum(heights[ends].min(axis=1), _half_way(density, points, ridges, lines))
+    # A ridgeline ends at two means, from which modal EM only climbs: a mean can be the lowest point of the
+    # whole path.
     at_means = density.log_density(density.means)[ridges].min(axis=1)
     bounds[: len(ridges)] = np.minimum(bounds[: len(ridges)], at_means)
 
@@ -203,6 +212,7 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     for at, lesser, _ in _joins(ends[possible], lowest[possible], n_modes):
         u, v = ends[possible[at]].tolist()
         child, parent = (u, v) if u in lesser else (v, u)
+        # The first mode of a branch is its highest, because modes are numbered by height.
         rise = float(heights[lesser[0]] - lowest[possible[at]])
         saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
@@ -228,6 +238,8 @@ def _joins(ends: Ints, lowest: Array, n_modes: int) -> Iterator[tuple[int, Ints,
     branch = np.arange(n_modes)  # named by its highest mode, which has the lowest number
     order = np.argsort(-lowest, kind="stable")
     while len(order):
+        # Kruskal's algorithm: in the maximum spanning tree, the path between two modes is the one whose
+        # lowest point is highest.
         highest = int(order[0])
         parent, child = np.sort(branch[ends[highest]])
         lesser, greater = np.flatnonzero(branch == child), np.flatnonzero(branch == parent)

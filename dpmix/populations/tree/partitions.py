@@ -60,6 +60,8 @@ def agreement(partitions: npt.ArrayLike, chains: npt.ArrayLike) -> Array:
         indices[s, t] = indices[t, s] = rand_index(found[s], found[t], events)
     of_chain = np.eye(int(np.max(chains)) + 1)[np.asarray(chains)]
     sizes = of_chain.sum(axis=0)
+    # Without the comparisons of a draw with itself, which would make a chain of few draws agree with itself
+    # best.
     compared = np.outer(sizes, sizes) - np.diag(sizes)
     total: Array = of_chain.T @ indices @ of_chain
     mean: Array = np.divide(total, compared, out=np.full_like(total, np.nan), where=compared > 0)

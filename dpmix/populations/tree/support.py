@@ -68,6 +68,8 @@ def _is_branch(tree: Tree, counts: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
     n_ripples = int(np.searchsorted(tree.levels, 0.0, side="right"))  # merges of modes without a valley
     for child, parent in tree.merges[:n_ripples]:
         counts[:, parent] += counts[:, child]
+    # Modes that merge at height 0 have no valley between them: a population that equals only a part of them
+    # has no support from this draw.
     branches = np.setdiff1d(np.arange(len(tree.heights)), tree.merges[:n_ripples, 0])
     similar = _matches(counts[:, branches], sizes)
     for child, parent in tree.merges[n_ripples:]:
@@ -125,6 +127,8 @@ def merge_unsupported(
     """
     modes = populations_of_modes(tree, own)
     left = list(range(shares.shape[1]))
+    # One population at a time, the weakest first: with its points, the neighbour may gain or lose its own
+    # support.
     while len(left) > 1:
         populations = shares[:, left].argmax(axis=1)
         supported = support(trees, labels, populations, len(left))
@@ -135,6 +139,7 @@ def merge_unsupported(
         at = int(missing.argmax())
         together = shared_populations(populations, at, partitions, len(left))
         weak = left[at]
+        # A population without points shares them with none; then the tree of the mean density decides.
         neighbour = left[int(together.argmax())] if together.any() else _neighbour(tree, modes, weak)
         left.remove(weak)
         shares[:, neighbour] += shares[:, weak]
@@ -180,6 +185,8 @@ def shared_populations(populations: Ints, one: int, partitions: Ints, n_populati
 def _neighbour(tree: Tree, modes: Ints, one: int) -> int:
     """Return the population that a population merges with first in the tree."""
     sides = modes[tree.merges]
+    # Merges with both sides in the population are inside it; the first with one side is where it meets
+    # another.
     child, parent = sides[((sides == one).sum(axis=1) == 1).argmax()]
     return int(child + parent - one)
 

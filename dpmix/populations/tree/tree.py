@@ -98,6 +98,7 @@ class Tree:
         """
         ends = np.concatenate(([0.0], self.levels, [np.inf]))
         low, high = ends[self._count(n_populations) :][:2]
+        # Every height above the last merge gives one population; reports and JSON need a finite one.
         return float(low + 1.0 if np.isinf(high) else (low + high) / 2.0)
 
     def _count(self, n_populations: int) -> int:
@@ -171,6 +172,7 @@ def find_peaks(
         Number of draws whose mean density the mixture is. The copies of a component in all draws share its
         events.
     """
+    # At least the heaviest component counts, also in a run of so few events that none has ten.
     least = min(LEAST_EVENTS / (n_events * n_draws), weights.max())
     heavy = np.flatnonzero(weights >= least)
     heavy_parts = weights[heavy], means[heavy], covariances[heavy]
@@ -219,6 +221,8 @@ class _Merging:
     def join(self, child: int, parent: int, level: float) -> None:
         """Merge the population of one mode into that of another, no lower than the latest merge."""
         self._merges.append((int(self._population[child]), int(self._population[parent])))
+        # A merge moves the mean of a population, and can bring it nearer to a third one than the merge before
+        # (an inversion, as in centroid linkage); the heights of a tree must not fall.
         self._levels.append(max(level, self._levels[-1] if self._levels else 0.0))
         self._population[self.members(child)] = self._population[parent]
 
@@ -236,6 +240,8 @@ def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) 
     """
     merging = _Merging(len(saddles) + 1)
     valleys = []
+    # Chance first: a distance between the two sides of a ripple would be that of two halves of one
+    # population.
     for saddle in saddles:
         child, parent = merging.members(saddle.child), merging.members(saddle.parent)
         measured = separation.measures_valley(child, parent)
@@ -254,6 +260,7 @@ def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) 
         saddle, distance = valleys.pop(nearest), distances.pop(nearest)
         merging.join(saddle.child, saddle.parent, distance)
         merged = merging.members(saddle.parent)
+        # Only distances of the merged population change, and each costs a projection of its events.
         changed = [bool(merged[valley.child] or merged[valley.parent]) for valley in valleys]
         distances = [np.nan if new else old for new, old in zip(changed, distances, strict=True)]
     return merging.result()

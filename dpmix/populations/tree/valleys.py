@@ -71,6 +71,7 @@ class Separation:
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
         )
         gap = mean - other_mean
+        # Fisher's discriminant: on no other line are the means of the two as many standard deviations apart.
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
         of_means = float(np.sqrt(max(float(gap @ direction), 0.0)))
         if of_means >= FAR or not self.measures_valley(one, other):
@@ -79,7 +80,10 @@ class Separation:
         by_valley = distance_of(valley_depth(first, second, self._weights[rows], self._weights[other_rows]))
         allowed = by_valley / VALLEY
         if of_means < allowed:
+            # The means depend on which population the broad components belong to, and so on the seed; the
+            # valley hardly does (docs/benchmarks/agreement.md, chains and seeds).
             return float(np.sqrt(of_means * allowed))
+        # The table of depths ends at 4: a valley as deep allows any distance of the means.
         return of_means if by_valley >= MEASURABLE else allowed
 
     def _projected(self, modes: npt.NDArray[np.bool_], direction: Array) -> tuple[Ints, Array]:
@@ -106,6 +110,7 @@ def valley_depth(first: Array, second: Array, weights: Array, other_weights: Arr
         What each event counts. The density is a Gaussian kernel estimate of all events together.
     """
     means = [at @ own / own.sum() for at, own in ((first, weights), (second, other_weights))]
+    # No interval to look for a valley in, and no scale for the bins.
     if means[0] == means[1]:
         return 0.0
     shares, sizes, counts = [], [], np.zeros(3 * BINS)
@@ -113,7 +118,10 @@ def valley_depth(first: Array, second: Array, weights: Array, other_weights: Arr
         at = (positions - means[0]) / (means[1] - means[0])
         shares.append(0.5 * (0.25 + _variance(at, own)))  # about the middle between the means
         sizes.append(own.sum() ** 2 / (own @ own))  # effective number of events
+        # Every event counts alike: with both samples weighted equally instead, skewed populations were
+        # divided (docs/benchmarks/rules.md).
         counts += _histogram(at, own)
+    # By the harmonic mean of the two numbers: the kernel has to be wide enough for the smaller sample.
     width = BANDWIDTH * np.sqrt(sum(shares)) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
     density = gaussian_filter1d(counts, max(width * BINS, 1.0), mode="constant")[BINS : 2 * BINS]
     log_density = np.log(np.maximum(density, LEAST_DENSITY))

@@ -86,8 +86,12 @@ def dispersion(counts: Array) -> float:
         return DISPERSION[1]
     counts, total = counts[:, large], total[large]
     expected = counts.sum(axis=1, keepdims=True) / counts.sum() * total
+    # Moments: a negative binomial variable of mean E has variance E + E^2 / phi, so what exceeds the Poisson
+    # variance estimates E^2 / phi.
     excess = ((counts - expected) ** 2 - expected).sum(axis=0)
     own = (expected**2).sum(axis=0) / np.maximum(excess, 1e-9)
+    # The median over components: one type that only some donors have must not make every component look
+    # strange.
     return float(np.clip(np.median(own), *DISPERSION))
 
 
@@ -143,6 +147,7 @@ class Division:
             if not len(rows):
                 continue
             whole[h] = False
+            # In whitened coordinates the component is N(0, I), which is the prior of each of its classes.
             z = (values[rows] - self.mixture.means[h]) @ self.mixture.whiteners[h].T
             logs = np.empty((len(rows), len(part.classes)))
             for k, (centre, whitener) in enumerate(zip(part.centres, part.whiteners, strict=True)):
@@ -150,6 +155,8 @@ class Division:
                 logs[:, k] += np.log(np.diag(whitener)).sum() + part.log_shares[k]
             logs = np.exp(logs - logs.max(axis=1, keepdims=True))
             logs /= logs.sum(axis=1, keepdims=True)
+            # Components without two classes are added at the end, all in one product, because their shares do
+            # not depend on the values.
             found[np.ix_(rows, part.classes)] += memberships[rows, h][:, None] * logs
         found += memberships[:, whole] @ self.shares[whole]
         found /= np.maximum(found.sum(axis=1, keepdims=True), 1e-300)
@@ -335,6 +342,7 @@ def _learn(
         not_seen.append(unseen(zeta * own.sum(axis=0, dtype=np.float64), expected, dispersion(of_files)))
     linear = np.zeros((len(labels), n_classes))
     for test in held:
+        # A discriminant needs two classes.
         if len(there := np.unique(labels[~test])) < 2:
             linear[np.ix_(test, there)] = 1.0
             continue
@@ -345,6 +353,8 @@ def _learn(
     )
     forest.fit(values, labels)
     out_of_bag = np.zeros((len(labels), n_classes))
+    # An event that every tree was trained with has no prediction without it (NaN): the forest then says
+    # nothing of it.
     out_of_bag[:, forest.classes_] = np.nan_to_num(forest.oob_decision_function_)
     classes = np.unique(labels)
     logs = [log_experts(one, classes) for one in (mixed, linear[None], out_of_bag[None])]

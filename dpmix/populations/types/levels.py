@@ -102,6 +102,7 @@ class Marker:
         """Return the probability that events pass the cell of a row, float64 [N], from values [N]."""
         z = (values[:, None] - self.thresholds[row]) / self.widths
         above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
+        # Soft boundaries of different widths may cross, and a level would then have a negative probability.
         above = np.minimum.accumulate(above, axis=1)
         ends = np.pad(above, [(0, 0), (1, 1)], constant_values=0.0)
         ends[:, 0] = 1.0
@@ -181,10 +182,12 @@ def fit_levels(
     ]
     markers = list(starts)
     edges = [_edges(column, known.get(m)) for m, column in enumerate(values.T)]
+    # The context of a threshold is made of the other thresholds of the row, so both are computed in turn.
     for _ in range(ROUNDS):
         passed = np.ones((values.shape[1], len(levels), len(values)))
         for m, marker in enumerate(markers):
             for r in np.flatnonzero(~marker.silent).tolist():
+                # The context divides by what the marker itself contributes, which must not be 0.
                 passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
         whole = passed.prod(axis=0)
         markers = [
@@ -214,6 +217,7 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     for m, marker in enumerate(markers):
         done: dict[bytes, Array] = {}
         for r in np.flatnonzero(~marker.silent).tolist():
+            # Most rows of a large table share cells and thresholds: each probability is computed once.
             key = marker.thresholds[r].tobytes() + marker.allowed[r].tobytes()
             if key not in done:
                 done[key] = marker.passes(values[:, m], r)
@@ -225,10 +229,10 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
 def telling(markers: tuple[Marker, ...]) -> Bools:
     """Return the cells that divide types which are otherwise alike, bool [R, M].
 
-    Such a cell alone tells its row from another one: this row has no cell in the other markers that excludes the
-    first, and in this marker it allows a level that the first does not. Or the cell is the same in a row that
-    differs in one other marker, and alone tells that row from a third: three of the four quadrants of two markers
-    have a row, and the cells towards the fourth count, too.
+    Such a cell alone tells its row from another one: the other has no cell in the other markers that excludes
+    the row, and in this marker it allows a level that the row does not. Or the cell is the same in a row that
+    differs in one other marker, and alone tells that row from a third: three of the four quadrants of two
+    markers have a row, and the cells towards the fourth divide, too.
 
     Parameters
     ----------
@@ -282,6 +286,8 @@ def _with_control(start: Marker, control: Control | None) -> Marker:
     thresholds, errors, gaps, widths = (
         one.copy() for one in (start.thresholds, start.errors, start.gaps, start.widths)
     )
+    # Without positive cells the groups of components are both negative, and their distance says nothing of
+    # the levels.
     gaps[0] = 2.0 * max(control.limit - control.median, control.near)
     widths[0] = SHARPEST * gaps[0]
     thresholds[:, 0] = control.limit
@@ -344,6 +350,7 @@ def _in_context(
 def _threshold(values: Array, weights: Array, edges: Array, start: float, near: float) -> tuple[float, float]:
     """Return the threshold among weighted events, and its standard deviation."""
     counts = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
+    # Kish's effective number: many events that hardly pass the other cells are little evidence of a valley.
     effective = counts.sum() ** 2 / max(float(np.sum(weights**2)), 1e-300)
     if effective < LEAST_WEIGHT:
         return start, near / np.sqrt(SURE)

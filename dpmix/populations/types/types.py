@@ -12,9 +12,8 @@ thresholds goes to one type as a whole, and a component that straddles a thresho
 its events. F is relative to events whose markers are independent and have their base rates; this is the
 unknown type, which a row has to beat.
 
-**A population that is on the wrong side.** A cell that alone tells row r from another row (`telling`) divides
-types that are otherwise alike. A population on the other side of it is a type of its own, which may have no
-row. With q the probability that an event passes such a cell and a its mean over the events of component h, the
+**A population on the wrong side.** Some cells divide types that are otherwise alike (`levels.telling`). A
+population on the other side of such a cell is a type of its own, which may have no row. With q the probability that an event passes such a cell and a its mean over the events of component h, the
 row explains the event by
 
     k_r(x) = prod min(1, 2 q),   k_hr = prod min(1, 2 a),   1 - (1 - k_r(x)) (1 - k_hr)
@@ -39,7 +38,7 @@ thresholds and of the sample.
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
 turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.) A cell that alone tells two rows apart is not contradicted if `OWN` of these events are
+events of this neighbour.) A cell that divides similar types is not contradicted if `OWN` of these events are
 in components that pass it and all other cells of the row: the row has a population of its own, and the other
 events are of a type without a row.
 
@@ -200,6 +199,8 @@ def decide(
     certainty : float
         Least probability of a child, given its parent.
     """
+    # A parent competes with all that its children have: otherwise a type divided into many subtypes would
+    # lose to one that is not.
     whole = np.hstack([shares[:, :-1] @ descendants(parents, names).T, shares[:, -1:]])
     n_rows = len(names)
     roots = np.array([r for r in range(n_rows) if not parents[r]] + [n_rows])
@@ -213,6 +214,8 @@ def decide(
             if not (inside := children.get(int(r), [])):
                 continue
             best = np.array(inside)[whole[np.ix_(own, inside)].argmax(axis=1)]
+            # Given the parent: an uncertain parent must not keep its events from a child that is clear within
+            # it.
             sure = whole[own, best] >= certainty * whole[own, r]
             rows[own[sure]] = best[sure]
             below.append(own[sure])
@@ -262,7 +265,7 @@ def event_fits(markers: tuple[Marker, ...], values: Array, counting: npt.NDArray
     markers : tuple of Marker
     values : float64 [N, M]
     counting : bool [R, M]
-        Cells that alone tell two rows apart and are not contradicted.
+        Cells that divide similar types and are not contradicted.
     """
     fits = np.ones((len(values), len(counting)))
     for r, m in np.argwhere(counting):
@@ -378,6 +381,7 @@ def assess_cells(
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
         highest = logs.max(axis=1)
+        # The term after the sum is the unknown type, whose evidence is 1.
         weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
         sizes = np.bincount(best, weights, len(right))
         for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
@@ -391,6 +395,7 @@ def assess_cells(
             there = _passing_events(markers, values, labels, r, needed)
             against[r, m] = weights[there & (best == r)].sum() < OWN * sizes[r]
         contradicted = against
+        # A doubt that the table states is the user's own, and stays.
         right = np.where(np.isnan(doubt) & contradicted, np.minimum(base, stated), stated)
     return right, agreement, contradicted
 
@@ -460,6 +465,7 @@ def assign_types(
     )
     counting = telling(markers) & ~contradicted
     parents = [table.types.index(name) if name else -1 for name in table.parents]
+    # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [_evidence(own, values, right) for own in sets]
@@ -471,7 +477,9 @@ def assign_types(
     for k, own_set in enumerate(sets):
         used = range(k, len(drawn), LEVEL_DRAWS)
         own_labels = [labels[int(drawn[j])] for j in used]
-        inside |= zip(used, component_fits(own_set, values, counting, own_labels, run.n_components), strict=True)
+        inside |= zip(
+            used, component_fits(own_set, values, counting, own_labels, run.n_components), strict=True
+        )
     of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
     progress = ProgressLog("cell types", n_events)
     each = np.arange(run.n_components)
@@ -532,6 +540,8 @@ def type_proportions(counts: Array, below: npt.NDArray[np.bool_], seed: int) -> 
     proportions : float64 [.., S, R + 1]
     mean : float64 [S, R + 1]
     """
+    # Several Dirichlet draws for each draw of counts: the ends of an interval need more draws than the counts
+    # have.
     repeated = np.repeat(counts, -(-INTERVAL_DRAWS // len(counts)) if len(counts) > 1 else 1, axis=0)
     proportions: Array = posterior(repeated, seed) @ below.T
     mean: Array = (counts / np.maximum(counts.sum(axis=2, keepdims=True), 1.0)).mean(axis=0) @ below.T
