@@ -13,8 +13,9 @@ its events. F is relative to events whose markers are independent and have their
 unknown type, which a row has to beat.
 
 **A population on the wrong side.** Some cells divide types that are otherwise alike (`levels.telling`). A
-population on the other side of such a cell is a type of its own, which may have no row. With q the probability that an event passes such a cell and a its mean over the events of component h, the
-row explains the event by
+population on the other side of such a cell is a type of its own, which may have no row. With q the
+probability that an event passes such a cell and a its mean over the events of component h, the row explains
+the event by
 
     k_r(x) = prod min(1, 2 q),   k_hr = prod min(1, 2 a),   1 - (1 - k_r(x)) (1 - k_hr)
 
