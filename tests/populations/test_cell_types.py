@@ -16,6 +16,7 @@ from dpmix.populations.types.types import (
     descendants,
     event_fits,
     event_shares,
+    suspect_cells,
 )
 
 Array = np.ndarray
@@ -116,10 +117,12 @@ def test_a_wrong_sign_is_found_and_not_used() -> None:
     wrong = SIGNS.copy()
     wrong[0, 3] = 1
     markers = fit_levels(values, labels, table(wrong))
-    right, _, contradicted = assess_cells(markers, values, np.full(wrong.shape, np.nan), labels)
+    right, _, contradicted = assess_cells(
+        markers, values, np.full(wrong.shape, np.nan), labels, telling(table(wrong))
+    )
     assert np.argwhere(contradicted).tolist() == [[0, 3]]
     assert right[0, 3] == pytest.approx(markers[3].base[0])
-    stated, _, _ = assess_cells(markers, values, np.full(wrong.shape, 0.01), labels)
+    stated, _, _ = assess_cells(markers, values, np.full(wrong.shape, 0.01), labels, telling(table(wrong)))
     assert (stated == 0.99).all()  # a doubt that the table states stays
     kept = log_factors(markers, values, stated).argmax(axis=1)
     used = log_factors(markers, values, right).argmax(axis=1)
@@ -130,7 +133,9 @@ def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
     signs = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]])
     values, labels = blood(np.random.default_rng(5), (8_000, 80, 2_000), signs)
     markers = fit_levels(values, labels, table(signs))
-    _, agreement, _ = assess_cells(markers, values, np.full(signs.shape, np.nan), labels)
+    _, agreement, _ = assess_cells(
+        markers, values, np.full(signs.shape, np.nan), labels, telling(table(signs))
+    )
     assert np.nanmin(agreement) > types.CONTRADICTED
     logs = log_factors(
         markers, values, np.full(signs.shape, 0.98)
@@ -151,9 +156,9 @@ def typed(values: Array, labels: Array, levels: Array, whole: bool = False) -> A
     n = labels.max() + 1
     markers = fit_levels(values, labels, levels)
     doubt = np.full(levels.shape[:2], np.nan)
-    right, _, contradicted = assess_cells(markers, values, doubt, labels)
+    right, _, contradicted = assess_cells(markers, values, doubt, labels, telling(levels))
     own = np.exp(np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)]))
-    counting = telling(markers) & ~contradicted
+    counting = telling(levels) & ~contradicted
     fits = event_fits(markers, values, counting), component_fits(markers, values, counting, [labels], n)[0]
     shares = component_shares(own, labels, n)
     found = event_shares(np.eye(n)[labels], shares, own, None if whole else fits, [-1] * len(levels))
@@ -162,16 +167,14 @@ def typed(values: Array, labels: Array, levels: Array, whole: bool = False) -> A
 
 
 def test_cells_that_divide_types_which_are_otherwise_alike() -> None:
-    signs = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1]])
-    levels = table(signs)
+    levels = table(np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1]]))
     levels[2, 1] = SILENT
-    values, labels = blood(np.random.default_rng(1), (50, 50, 50), signs)
-    told = telling(fit_levels(values, labels, levels))
-    assert told.tolist() == [[False, True, False], [False, True, False], [False, False, False]]
-    quadrants = QUADRANTS[[0, 2, 3, 4]]  # (1, 0) in the last two markers has no row
-    values, labels = blood(np.random.default_rng(1), (50, 50, 50, 50), quadrants)
-    told = telling(fit_levels(values, labels, table(quadrants)))
+    assert telling(levels).tolist() == [[False, True, False], [False, True, False], [False, False, False]]
+    quadrants = table(QUADRANTS[[0, 2, 3, 4]])  # (1, 0) in the last two markers has no row
+    told = telling(quadrants)
     assert told[:, 1:].tolist() == [[True, True], [True, True], [True, True], [False, True]]
+    quadrants[0, 1] = [False, False, True, False]  # lo, ++ and the like: the boundary is uncertain
+    assert not telling(quadrants)[:, 1].any()
 
 
 def test_a_population_that_differs_from_a_row_in_one_cell_is_unknown() -> None:
@@ -219,9 +222,27 @@ def test_a_row_with_a_population_of_its_own_keeps_its_cell() -> None:
     for sizes, expected in (((400, 2_500, 700, 800, 12_000), []), ((0, 2_500, 700, 800, 12_000), [[0, 2]])):
         values, labels = blood(np.random.default_rng(8), sizes, more)
         markers = fit_levels(values, labels, table(more[kept]))
-        _, agreement, contradicted = assess_cells(markers, values, doubt, labels)
+        tells = telling(table(more[kept]))
+        _, agreement, contradicted = assess_cells(markers, values, doubt, labels, tells)
         assert agreement[0, 2] < types.CONTRADICTED  # the wrong rule: this alone
         assert np.argwhere(contradicted).tolist() == expected
+
+
+def test_a_wrong_sign_that_makes_two_rows_alike_is_suspect() -> None:
+    more = np.column_stack([QUADRANTS, QUADRANTS[:, 0], QUADRANTS[:, 0]])
+    values, labels = blood(np.random.default_rng(9), (600, 2_500, 700, 800, 12_000), more)
+    wrong = more.copy()
+    wrong[1, 2] = 1  # now as row 0
+    for signs, expected in ((more, []), (wrong, [[0, 2], [1, 2]])):
+        rows = typed(values, labels, table(signs))
+        rows = np.where(rows == len(signs), -1, rows).astype(np.int32)
+        markers = fit_levels(values, labels, table(signs))
+        right, _, contradicted = assess_cells(
+            markers, values, np.full(signs.shape, np.nan), labels, telling(table(signs))
+        )
+        assert not contradicted.any()  # the wrong rule: the events of a row pass its cells, wrong or not
+        found = suspect_cells(markers, values, labels, rows, right, np.eye(len(signs), dtype=bool))
+        assert np.argwhere(found).tolist() == expected
 
 
 NAMES = ("T", "CD4", "CD8", "naive", "B")

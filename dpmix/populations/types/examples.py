@@ -451,6 +451,7 @@ def assign_by_examples(
         r_hat=np.full(n_classes, np.nan),
         agreement=nothing,
         contradicted=np.zeros(nothing.shape, np.bool_),
+        suspect=np.zeros(nothing.shape, np.bool_),
         right=nothing,
     )
 

@@ -123,6 +123,8 @@ class Types:
         Share of the events of each row that pass each cell; NaN for a silent cell.
     contradicted : bool [R, M]
         Cells that the events of their row contradict.
+    suspect : bool [R, M]
+        Cells that may be wrong because unknown events fit their row but for them (`suspect_cells`).
     right : float64 [R, M]
         p of each cell that was used.
     draws : TypeDraws, optional
@@ -143,6 +145,7 @@ class Types:
     r_hat: Array
     agreement: Array
     contradicted: npt.NDArray[np.bool_]
+    suspect: npt.NDArray[np.bool_]
     right: Array
     draws: TypeDraws | None = None
 
@@ -350,7 +353,7 @@ def _deepest_first(parents: Sequence[int]) -> list[int]:
 
 
 def assess_cells(
-    markers: tuple[Marker, ...], values: Array, doubt: Array, labels: Ints
+    markers: tuple[Marker, ...], values: Array, doubt: Array, labels: Ints, tells: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """Return what the events of the rows say about each cell.
 
@@ -362,6 +365,8 @@ def assess_cells(
         Of the table; NaN where it states none.
     labels : int64 [N]
         Component of each event in one draw.
+    tells : bool [R, M]
+        Cells that divide similar types (`levels.telling`).
 
     Returns
     -------
@@ -377,7 +382,6 @@ def assess_cells(
     silent = np.array([marker.silent for marker in markers]).T
     agreement = np.full(right.shape, np.nan)
     contradicted = np.zeros(right.shape, np.bool_)
-    tells = telling(markers)
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
@@ -410,6 +414,44 @@ def _passing_events(
     for m in np.flatnonzero(cells):
         passing &= np.bincount(labels, markers[m].passes(values[:, m], r)) >= 0.5 * sizes
     return passing[labels]
+
+
+def suspect_cells(
+    markers: tuple[Marker, ...],
+    values: Array,
+    labels: Ints,
+    rows: npt.NDArray[np.int32],
+    right: Array,
+    below: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Return the cells without which unknown events would fit a row that has hardly an event, bool [R, M].
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    values : float64 [N, M]
+    labels : int64 [N]
+        Component of each event in one draw.
+    rows : int32 [N]
+        Row of each event, -1 for unknown.
+    right : float64 [R, M]
+        p of each cell.
+    below : bool [R, R]
+        Result of `descendants`.
+    """
+    logs = log_factors(markers, values, right)
+    silent = np.array([marker.silent for marker in markers]).T
+    found = np.zeros(right.shape, np.bool_)
+    for r in np.flatnonzero(~silent.all(axis=1)):
+        spoken = np.flatnonzero(~silent[r])
+        failed = np.array([markers[m].passes(values[:, m], r) < 0.5 for m in spoken])
+        gained = (failed & (failed.sum(axis=0) == 1) & (rows < 0)).sum(axis=1)
+        others = logs[:, ~below[r]].max(axis=1, initial=0.0)
+        own = below[r][rows] & (rows >= 0) & (logs[:, r] > others + np.log(2.0))
+        own &= _passing_events(markers, values, labels, r, ~silent[r])
+        most = int(gained.argmax())
+        found[r, spoken[most]] = gained[most] >= FEWEST and own.sum() < OWN * gained[most]
+    return found
 
 
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
@@ -461,10 +503,11 @@ def assign_types(
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
+    tells = telling(full.levels[:, columns])
     right, agreement, contradicted = assess_cells(
-        markers, values, full.doubt[:, columns], labels[found.reference]
+        markers, values, full.doubt[:, columns], labels[found.reference], tells
     )
-    counting = telling(markers) & ~contradicted
+    counting = tells & ~contradicted
     parents = [table.types.index(name) if name else -1 for name in table.parents]
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
@@ -521,6 +564,14 @@ def assign_types(
         r_hat=_r_hat(counts.sum(axis=1) @ included(table).T, found.draws[drawn, 0]),
         agreement=agreement,
         contradicted=contradicted,
+        suspect=suspect_cells(
+            markers,
+            values,
+            labels[found.reference],
+            of_event[some],
+            right,
+            descendants(table.parents, table.types),
+        ),
         right=right,
     )
 
