@@ -17,8 +17,8 @@ PAGES := README.md paper.md docs/benchmarks/*.md docs/how-to/signalling.md
 help:
 	@echo "make demo       simulate a cytometry sample, find its populations, write a report (in demo/gated)"
 	@echo "make test       the tests, except those marked slow; those of the CUDA engine on emulated devices"
-	@echo "                 PLATFORM=macos or windows: without what only Linux has; TESTS: some files only"
-	@echo "make test-all   make test, then the slow tests: samplers and kills at length, other processors, the browser"
+	@echo "                 PLATFORM=macos or windows: without what only Linux has; TESTS: some files only; SLOW=1"
+	@echo "make test-all   make test with the slow tests: samplers and kills at length, other processors, the browser"
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
 	@echo "make docs       the documentation as a site in build/docs; a warning or broken link is an error"
@@ -55,14 +55,16 @@ demo: $(VENV)/installed
 	$(BIN)/dpmix run demo/sample.fcs --output demo --overwrite
 
 # One process per test file, at most four at a time: one more than cores, since some tests wait for other processes.
+# Files start in the order of tests/conftest.py.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
-# PLATFORM=macos or windows: Python behaves as there, where dpmix could notice (tests/other_system).
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# PLATFORM=macos or windows: Python behaves as there, where dpmix could notice (tests/other_system). SLOW=1: the slow
+# tests, too, in the same processes.
 test: $(EMULATOR)
-	$(if $(PLATFORM),DPMIX_TEST_PLATFORM=$(PLATFORM) PYTHONPATH=tests/other_system) $(PYTEST) -m "not slow" $(TESTS)
+	$(if $(PLATFORM),DPMIX_TEST_PLATFORM=$(PLATFORM) PYTHONPATH=tests/other_system) $(PYTEST) $(if $(SLOW),,-m "not slow") $(TESTS)
 
+test-all: SLOW := 1
 test-all: test
-	$(PYTEST) -m slow
 
 # On a GPU machine, PyCUDA is built against the machine's toolkit and driver.
 $(VENV)/pycuda: $(VENV)/installed
@@ -97,7 +99,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	rm -rf $(TYPED) && mkdir -p $(TYPED) && cp -rL dpmix cli kernels tests/cuda_on_cpu $(TYPED)
 	rm -rf $(TYPED)/dpmix/cli $(TYPED)/dpmix/kernels && mv $(TYPED)/cli $(TYPED)/kernels $(TYPED)/dpmix
-	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
+	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --cache-dir $(CURDIR)/.mypy_cache --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)

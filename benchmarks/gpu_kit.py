@@ -78,7 +78,7 @@ def find_python(wanted: str | None) -> str | None:
 
 
 def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
-    """Download and build wheels for Python 3.12; quick: dpmix for one instruction set."""
+    """Download and build wheels for Python 3.12; quick: dpmix for one instruction set, little optimised."""
     folder.mkdir()
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as all_wheels:
@@ -87,8 +87,8 @@ def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
             if wheel.name.split("-")[0].lower().replace("_", "-") in BROUGHT:
                 shutil.move(wheel, folder)
     run("PyCUDA, from source the first time", python, EMULATION / "build.py", "--wheel", folder)
-    sets = ["-C", "cmake.define.DPMIX_SETS=v3"] if quick else []
-    run("dpmix", *pip, "wheel", "--no-deps", *sets, "--wheel-dir", folder, ROOT)
+    less = ["-C", "cmake.define.DPMIX_SETS=v3", "-C", "cmake.define.DPMIX_OPTIMISE=-O1"] if quick else []
+    run("dpmix", *pip, "wheel", "--no-deps", *less, "--wheel-dir", folder, ROOT)
 
 
 def compile_kernels(folder: Path, architectures: list[str], channels: tuple[int, ...]) -> None:

@@ -27,6 +27,12 @@ if not ON_GPU and emulator.DRIVER.exists():
     os.environ["DPMIX_EMULATED_DEVICES"] = "0"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first: processes that run one file each then end at much the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real cytometry files next to the checkout; the test is skipped where it is absent."""

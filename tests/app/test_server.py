@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from platforms import not_on
+from waiting import wait_until
 
 from dpmix.app.jobs import PROGRAM
 from dpmix.cli import main
@@ -159,11 +159,9 @@ def test_a_dropped_file_is_copied_into_the_folder(tmp_path: Path) -> None:
     connection.putheader("Origin", f"http://127.0.0.1:{one.port}")
     connection.putheader("Content-Length", "1000")
     connection.endheaders(b"a,b\n")
-    while len(os.listdir(tmp_path)) < 2:
-        time.sleep(0.05)
+    wait_until(lambda: len(os.listdir(tmp_path)) == 2, "the unfinished file")
     connection.close()
-    while len(os.listdir(tmp_path)) > 1:
-        time.sleep(0.05)
+    wait_until(lambda: len(os.listdir(tmp_path)) == 1, "the removal of the unfinished file")
     connection = http.client.HTTPConnection("127.0.0.1", one.port, timeout=20)
     headers = {"Origin": f"http://127.0.0.1:{one.port}", "Content-Length": "5000000000"}
     connection.request("POST", f"/{one.token}/drop?name=large.csv", None, headers)
@@ -202,8 +200,7 @@ def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path:
     for run in ("first", "second"):
         status, text, _ = one.ask("POST", "do/fit", {"files": ["blood.fcs"], "name": run})
         assert status == 200, text
-    while not (tmp_path / "first.h5").exists():
-        time.sleep(0.1)
+    wait_until((tmp_path / "first.h5").exists, "the run file of the first command")
     one.process.send_signal(number)
     assert one.process.wait(60) == 128 + number
     assert not (tmp_path / "second.yaml").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import os
-import time
 from collections.abc import Iterator
 from logging import WARNING
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from dpmix.app import counting, live
 from dpmix.app.jobs import Jobs, command
@@ -316,8 +316,7 @@ def test_what_waits_does_not_start_when_the_server_ends(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     first = own.jobs.start(["app", ".", "--no-browser"], queued=True)
     second = own.jobs.start(["init", "a.csv", "--output", "a.yaml"], queued=True)
-    while not first.state()["lines"]:
-        time.sleep(0.05)
+    wait_until(lambda: first.state()["lines"], "a line of the first command")
     own.jobs.stop_all()
     assert [job["state"] for job in own.commands()] == ["stopped", "stopped"]
     assert second.state()["lines"] == []
@@ -349,9 +348,13 @@ def test_from_a_file_to_a_run_in_a_queue(study: Path, tmp_path: Path) -> None:
     assert jobs[2] is not None
     jobs[0].wait(120.0)
     assert jobs[0].state()["state"] == "done", jobs[0].state()["lines"]
-    while not any(run["name"] == "long.h5" and run["draws"] for run in own.runs()):
-        assert jobs[1].state()["state"] in ("waiting", "running"), jobs[1].state()["lines"]
-        time.sleep(0.2)
+
+    def drawn_or_ended() -> bool:
+        ended = jobs[1].state()["state"] not in ("waiting", "running")
+        return ended or any(run["name"] == "long.h5" and run["draws"] for run in own.runs())
+
+    wait_until(drawn_or_ended, "draws of long.h5")
+    assert jobs[1].state()["state"] == "running", jobs[1].state()["lines"]
     own.stop(second["number"])
     for job in jobs:
         job.wait(60.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import shlex
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -12,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpmix.cli import main
+from dpmix.report import embedding
 from dpmix.runs.reader import open_run
 from dpmix.system.stop import Stop
 
@@ -27,15 +31,41 @@ def draws(path: Path) -> np.ndarray:
         return file["posterior/means"][:]
 
 
+OPTIONS = ("--seed", "5", "--threads", "1")  # of `whole`
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_maps() -> Iterator[None]:
+    """Draw maps of few events: these tests are not about them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "MOST_EVENTS", 300)
+        yield
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sample") / "sample.fcs"
+    dpmix("simulate", path, "--events", "2000")
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    dpmix("simulate", "sample.fcs", "--events", "2000")
+    shutil.copy(sample, tmp_path)
     return tmp_path
 
 
-def test_from_a_file_to_a_report(folder: Path) -> None:
-    said = dpmix("run", "sample.fcs", "--seed", "5", "--threads", "1").stdout.splitlines()
+@pytest.fixture(scope="module")
+def whole(sample: Path) -> tuple[Path, list[str]]:
+    """A folder with the sample and its run, and what the command printed."""
+    with contextlib.chdir(sample.parent):
+        return sample.parent, dpmix("run", "sample.fcs", *OPTIONS).stdout.splitlines()
+
+
+def test_from_a_file_to_a_report(folder: Path, whole: tuple[Path, list[str]]) -> None:
+    shutil.copytree(whole[0] / "dpmix-run", "dpmix-run")
+    said = whole[1]
     assert "by time" in said[0]  # of drift
     assert said[1].startswith("2,000 events, ")
     assert said[-1] == f"open {Path('dpmix-run', 'gated', 'report.html')} in a browser"
@@ -76,17 +106,18 @@ def test_options_of_a_first_user_and_bayesian_em(folder: Path) -> None:
         assert sum(int(row["events"]) for row in csv.DictReader(file)) == 2000
 
 
-def test_a_stopped_run_continues_to_the_same_draws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dpmix("run", "sample.fcs", "--output", "whole", "--threads", "1", "--quiet")
+def test_a_stopped_run_continues_to_the_same_draws(
+    folder: Path, whole: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = iter([False] * 120 + [True] * 10_000)
     with monkeypatch.context() as stopping:
         stopping.setattr(Stop, "__call__", lambda stop: next(asked))
-        said = dpmix("run", "sample.fcs", "--output", "parts", "--threads", "1", "--quiet", code=130)
+        said = dpmix("run", "sample.fcs", "--output", "parts", *OPTIONS, "--quiet", code=130)
     assert said.stderr.endswith("dpmix: stopped; resume with: the same dpmix run command\n")
     assert not open_run("parts/run.h5").complete
-    dpmix("run", "sample.fcs", "--output", "parts", "--threads", "1", "--quiet")
-    np.testing.assert_array_equal(draws(Path("parts/run.h5")), draws(Path("whole/run.h5")))
-    dpmix("run", "sample.fcs", "--output", "parts", "--threads", "1", "--quiet")
+    dpmix("run", "sample.fcs", "--output", "parts", *OPTIONS, "--quiet")
+    np.testing.assert_array_equal(draws(Path("parts/run.h5")), draws(whole[0] / "dpmix-run" / "run.h5"))
+    dpmix("run", "sample.fcs", "--output", "parts", *OPTIONS, "--quiet")
 
 
 def test_an_earlier_run_of_other_files_or_options_is_kept(folder: Path) -> None:

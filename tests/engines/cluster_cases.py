@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from distributed import LocalCluster
 from engine_contract import AnyEngine, Floats, assert_same_stats
+from waiting import wait_until
 
 from dpmix.config.engine import EngineConfig
 from dpmix.engines.cluster.connect import connected
@@ -101,10 +101,7 @@ class Processes:
         self.folder, self.file = folder, folder / "scheduler.json"
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self.start("scheduler", "--port", "0", "--no-dashboard", "--no-show")
-        for _ in range(300):
-            if self.file.exists():
-                break
-            time.sleep(0.1)
+        wait_until(self.file.exists, "the scheduler's file")
 
     def start(self, what: str, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--host", "127.0.0.1"]

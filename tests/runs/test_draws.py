@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import xarray
 from platforms import FORKS, READS_LOCKED, USES_LINUX
+from waiting import wait_until
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
@@ -705,10 +706,11 @@ def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path)
     counts = set()
     for _ in range(20):
         RunWriter.create(path, layout(draws=DRAWS), overwrite=True).close()
+        wanted = int(rng.integers(1, 100))
         with child(write_forever, path):
-            time.sleep(rng.uniform(0.0, 0.03))
+            wait_until(lambda: open_run(path).committed >= wanted, f"draw {wanted}")  # noqa: B023
         committed = assert_whole(path)
-        assert committed >= 1
+        assert committed >= wanted
         counts.add(committed)
         with xarray.open_datatree(path, engine="h5netcdf") as tree:
             assert int(tree["committed"]) == committed
