@@ -442,7 +442,7 @@ def suspect_cells(
     logs = log_factors(markers, values, right)
     silent = np.array([marker.silent for marker in markers]).T
     found = np.zeros(right.shape, np.bool_)
-    for r in np.flatnonzero(~silent.all(axis=1)):
+    for r in np.flatnonzero(~silent.all(axis=1)).tolist():
         spoken = np.flatnonzero(~silent[r])
         failed = np.array([markers[m].passes(values[:, m], r) < 0.5 for m in spoken])
         gained = (failed & (failed.sum(axis=0) == 1) & (rows < 0)).sum(axis=1)
