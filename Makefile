@@ -22,7 +22,7 @@ help:
 	@echo "make test-gpu   the tests of the CUDA engine on this machine's GPUs"
 	@echo "make lint       ruff, mypy, clang-format, wrong words, and tables in pages that differ from the results"
 	@echo "make docs       the documentation as a site in build/docs; a warning or broken link is an error"
-	@echo "make pictures   the tutorial's pictures of the page of dpmix app; needs Chromium and chromedriver"
+	@echo "make pictures   the pictures of the page of dpmix app; needs Chromium and chromedriver"
 	@echo "make fuzz       fuzz FCS files, configs, tables, workspaces and run files, FUZZ_SECONDS each (1200)"
 	@echo "make sanitize   the tests of the CPU engine under address, undefined behaviour and thread sanitizers"
 	@echo "make faults     60 kills, power cuts, full disks, too little memory: the table of docs/explanation/validation.md"

@@ -53,7 +53,7 @@ def measure(run: Path) -> dict[str, float]:
     live.view(one, decisions)
     result = {"open": time.perf_counter() - began}
     seconds, used = [], time.process_time()
-    for n_populations in range(1, live.opened(one)["most"] + 1):
+    for n_populations in range(1, live.opened(one, decisions)["most"] + 1):
         after = live.after(one, decisions, Cut(populations=n_populations))
         began = time.perf_counter()
         live.view(one, after)

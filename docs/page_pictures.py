@@ -1,11 +1,12 @@
-"""Take the pictures of the second half of docs/tutorial.md: the page of `dpmix app` in a browser.
+"""Take the pictures of the page of `dpmix app`: for docs/tutorial.md and docs/how-to/name-my-cells.md.
 
     python docs/page_pictures.py
 
 Simulates the tutorial's sample in a temporary folder, starts `dpmix app` there, does on the page what the
-tutorial says, and writes docs/pictures/page-*.png. Needs Chromium and chromedriver (Debian: chromium,
-chromium-driver) and takes about a minute. Seed and settings are fixed: another run takes the same pictures,
-except for the fonts and the browser of the machine.
+second half of the tutorial says, loads the table of cell types of the how-to, and writes
+docs/pictures/page-*.png. Needs Chromium and chromedriver (Debian: chromium, chromium-driver) and takes about
+a minute. Seed and settings are fixed: another run takes the same pictures, except for the fonts and the
+browser of the machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,7 @@ from dpmix.app.live import revision
 from dpmix.populations.tree.decisions import decisions_path, read_decisions
 
 PICTURES = Path(__file__).parent / "pictures"
+HOW_TO = Path(__file__).parent / "how-to" / "name-my-cells.md"
 WIDTH, HEIGHT = 1280, 2600  # of the browser's window, high enough that nothing has to be scrolled
 MARGIN = 10  # around what a picture shows
 MOST_BYTES = 150_000  # of a picture
@@ -270,7 +273,9 @@ def follow(folder: Path, pictures: Path) -> str:
     shutil.copy(folder / "sample.fcs", study)
     with served(study) as address, browser() as driver:
         page = Page(driver, address, study / "run.h5", pictures)
-        return "\n".join([choose_and_run(page), look_and_decide(page), export(page)])
+        said = "\n".join([choose_and_run(page), look_and_decide(page), export(page)])
+        name_cells(page, study)
+        return said
 
 
 def choose_and_run(page: Page) -> str:
@@ -320,6 +325,19 @@ def export(page: Page) -> str:
     page.find("#export button").click()
     page.until(lambda: page.find("#jobs strong").text == "done")
     return page.find("#jobs pre").text
+
+
+def name_cells(page: Page, folder: Path) -> None:
+    """Load the table of cell types of docs/how-to/name-my-cells.md."""
+    (table,) = re.findall(
+        r"^```csv types.csv\n(.*?)^```$", HOW_TO.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (folder / "types.csv").write_text(table, encoding="utf-8")
+    page.find("#types summary").click()
+    page.until(lambda: page.find("#types-source").is_enabled())
+    Select(page.find("#types-source")).select_by_visible_text("types.csv")
+    page.until(lambda: page.find("#types-unknown-row .events").text)
+    page.picture("types", "#types", "#types-unknown-part")
 
 
 def main() -> None:

@@ -16,10 +16,14 @@ from dpmix.api.parameters import Parameters, make_config
 from dpmix.api.sampling import sample, shown
 from dpmix.commands.gate import predict
 from dpmix.inputs.array_files import variable_names
+from dpmix.inputs.type_examples import are_examples
+from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.model.mixture import Floats, Ints
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.result import Gating
 from dpmix.populations.tree.cut import require_cut
+from dpmix.populations.types.types import CERTAINTY
+from dpmix.report.type_tables import overall_rows
 from dpmix.runs.reader import Run
 from dpmix.runs.resume import choose
 
@@ -39,6 +43,9 @@ def gate_anndata(
     level: float | None = None,
     n_draws: int = 100,
     key_added: str = "population",
+    types: str | os.PathLike[str] | TypeTable | None = None,
+    type_certainty: float = CERTAINTY,
+    type_key: str = "cell_type",
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     copy: bool = False,
@@ -68,6 +75,13 @@ def gate_anndata(
         Draws of the run that memberships average over.
     key_added : str
         Name of the results.
+    types : str, Path or TypeTable, optional
+        Table of cell types: a CSV file, the name of a built-in table such as "pbmc-t", or a table that
+        `dpmix.inputs.type_table.read_types` has read. Or examples, as in `dpmix gate --types`.
+    type_certainty : float
+        Least probability of a child in the table, given its parent, for an event to get it.
+    type_key : str
+        Column of ``obs`` for the cell type.
     folder : str or Path, optional
         Folder where the run file (run.h5), the events and the memberships of all populations
         (gated/events.parquet) are kept. Default: a temporary folder.
@@ -94,17 +108,21 @@ def gate_anndata(
             Entropy of the memberships, in nats: 0 where the population is certain.
         ``obs["population_implausible"]``
             True for events that the model finds implausible.
+        ``obs["cell_type"]``, ``obs["cell_type_probability"]``
+            With ``types``: cell type of each event, categorical with the rows of the table and "unknown", and
+            its posterior probability.
         ``uns["dpmix"]``
             config (YAML), seed, versions, method, level, verdict (whether the chains agree), and the table
             of populations: phenotype, events, proportion with its 90% interval, R-hat and effective sample
             size, support, certainty; with
-            ``sample_key`` also the table of proportions by sample. With another ``key_added`` it is
-            ``uns[key_added]``.
+            ``sample_key`` also the table of proportions by sample. With ``types``, the populations have their
+            cell type, and ``types`` is the table of types: proportion with its 90% interval, R-hat. With
+            another ``key_added`` it is ``uns[key_added]``.
 
     Raises
     ------
     ValueError
-        An event has no sample.
+        An event has no sample, or ``obs`` has a column ``type_key`` that is not of an earlier call.
     KeyError
         There is no such layer, array or column.
     ConfigError, DataError, EngineError, OutputError
@@ -113,7 +131,11 @@ def gate_anndata(
     if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
         raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")
     require_cut(n_draws, level, n_populations)
+    about = "dpmix" if key_added == "population" else key_added
+    if types is not None and type_key in adata.obs and "types" not in adata.uns.get(about, {}):
+        raise ValueError(f'obs has a column {type_key}, which the types would replace; give type_key="..."')
     values, channels = _events(adata, layer, use_rep)
+    known = _known_types(types, channels)
     codes, samples = _samples(adata, sample_key)
     home = Folder(folder)
     output = home.path / "gated"
@@ -139,12 +161,29 @@ def gate_anndata(
             n_draws=n_draws,
             level=level,
             n_populations=n_populations,
+            types=known,
+            type_certainty=type_certainty,
             overwrite=resume,
         )
     result = adata.copy() if copy else adata
-    _annotate(result, key_added, codes, output / "events.parquet", gating)
-    result.uns["dpmix" if key_added == "population" else key_added] = _about(run, gating, samples)
+    _annotate(result, key_added, type_key, codes, output / "events.parquet", gating)
+    result.uns[about] = _about(run, gating, samples)
     return result if copy else None
+
+
+def _known_types(
+    types: str | os.PathLike[str] | TypeTable | None, channels: Sequence[str] | None
+) -> str | Path | TypeTable | None:
+    """Return the types to use; a table is read, and compared with the channels, before the run."""
+    if isinstance(types, TypeTable) or types is None:
+        table = types
+    elif are_examples(given := os.fspath(types)):
+        return given
+    else:
+        table = read_types(given)
+    if table is not None and channels is not None:
+        match_markers(table, channels)
+    return table
 
 
 def _events(adata: AnnData, layer: str | None, use_rep: str | None) -> tuple[Floats, list[str] | None]:
@@ -184,7 +223,7 @@ def _stems(samples: Sequence[str]) -> list[str]:
     return [f"{k}-{re.sub(r'[^A-Za-z0-9._+-]', '_', name)[:80]}" for k, name in enumerate(samples, 1)]
 
 
-def _annotate(adata: AnnData, key: str, codes: Ints, path: Path, gating: Gating) -> None:
+def _annotate(adata: AnnData, key: str, type_key: str, codes: Ints, path: Path, gating: Gating) -> None:
     """Add the columns of an event file to `obs`. The file has the samples one after another."""
     import pandas
     import pyarrow.parquet
@@ -200,6 +239,11 @@ def _annotate(adata: AnnData, key: str, codes: Ints, path: Path, gating: Gating)
     adata.obs[key] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
     for name in COLUMNS[1:]:
         adata.obs[f"{key}_{name}"] = columns[name]
+    if (types := gating.types) is not None:
+        rows, probability = np.empty_like(types.rows), np.empty_like(types.probability)
+        rows[order], probability[order] = types.rows, types.probability
+        adata.obs[type_key] = pandas.Categorical.from_codes(rows, types.names)
+        adata.obs[f"{type_key}_probability"] = probability
 
 
 def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
@@ -213,6 +257,9 @@ def _about(run: Run, gating: Gating, samples: Sequence[str]) -> dict[str, Any]:
         "verdict": str(gating.verdict),
         "populations": _table(gating, gating.sizes.sum(axis=0), gating.overall),
     }
+    if gating.types is not None:
+        about["populations"].insert(1, "type", list(gating.population_types))
+        about["types"] = _table_of_types(gating)
     about["populations"]["rhat"] = gating.r_hat
     about["populations"]["ess"] = gating.ess
     about["populations"]["support"] = gating.support
@@ -244,4 +291,23 @@ def _table(gating: Gating, events: Ints, estimates: Estimates) -> Any:
             "high": estimates.high,
         },
         index=[str(p) for p in range(1, gating.n_populations + 1)],
+    )
+
+
+def _table_of_types(gating: Gating) -> Any:
+    """Return a data frame with a row per cell type, unknown last; a parent includes its children."""
+    import pandas
+
+    assert gating.types is not None
+    rows = overall_rows(gating)
+    return pandas.DataFrame(
+        {
+            "type": [row.name for row in rows],
+            "parent": [*gating.types.table.parents, ""],
+            "proportion": [row.share for row in rows],
+            "low": [np.nan if row.low is None else row.low for row in rows],
+            "high": [np.nan if row.high is None else row.high for row in rows],
+            "rhat": gating.types.r_hat,
+        },
+        index=[row.name for row in rows],
     )

@@ -118,6 +118,7 @@ async function open(run) {
   await showWorkspaces();
   theme();
   resetRare();
+  resetTypes();
   show(opened.view);
 }
 

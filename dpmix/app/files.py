@@ -14,6 +14,7 @@ from dpmix.inputs.event_times import read_times, time_channel, time_problem
 from dpmix.inputs.opening import FOLDER_SUFFIXES, may_have_events, open_source
 from dpmix.inputs.sources import Source
 from dpmix.inputs.storage import Storage
+from dpmix.inputs.type_table import read_types
 
 MOST_FILES = 200
 MOST_BYTES = 50_000_000  # of a file other than FCS: it would be read as a whole
@@ -21,6 +22,9 @@ BINS = 60  # of the event rate
 WORKSPACE = ".wsp"
 JUDGED = ".judged.csv"
 """End of the name of the judgements about a run: run.judged.csv next to run.h5."""
+TYPES = ".types.csv"
+"""End of the name of the table of cell types of a run: run.types.csv next to run.h5."""
+MOST_TABLE_BYTES = 100_000  # of a table of cell types
 OWN_FILES = ("tree.json", "screen-01.csv", "fit.csv", "drift.csv")
 """A folder with one of them holds results of dpmix."""
 
@@ -35,6 +39,21 @@ def workspaces(folder: Path) -> list[str]:
     found = [path for inner in _folders(folder) for path in sorted(inner.iterdir()) if path.is_file()]
     inside = [path for path in found if path.suffix.lower() == WORKSPACE and _is_inside(path, folder)]
     return [str(path.relative_to(folder)) for path in inside[:MOST_FILES]]
+
+
+def tables_of_types(folder: Path) -> list[str]:
+    """Return the tables of cell types of a folder and the folders inside, at most `MOST_FILES`."""
+    found = [path for inner in _folders(folder) for path in sorted(inner.glob("*.csv")) if path.is_file()]
+    small = [path for path in found if path.stat().st_size <= MOST_TABLE_BYTES and _is_inside(path, folder)]
+    return [str(path.relative_to(folder)) for path in small[:MOST_FILES] if _is_table_of_types(path)]
+
+
+def _is_table_of_types(path: Path) -> bool:
+    try:
+        read_types(path, "blank")
+    except DpmixError:
+        return False
+    return True
 
 
 def _paths(folder: Path) -> list[Path]:

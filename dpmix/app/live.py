@@ -106,7 +106,8 @@ def open_live(run_file: Path, folder: Path) -> Live:
     path = decisions_path(run_file)
     earlier = read_decisions(path) if path.exists() else None
     n_draws = find.DRAWS if earlier is None else earlier.draws
-    task = prepare(run_file, output=run_file.parent / "gated")  # where a file for many events would be
+    output = run_file.parent / "gated"  # where a file for many events would be
+    task = prepare(run_file, output=output, with_quality=True)
     forest = forest_of(task.run, task.make_engine, n_draws)
     rows = evenly_spaced(len(task.events.values), EVENTS)
     values = np.ascontiguousarray(task.events.values[rows])

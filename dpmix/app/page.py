@@ -29,6 +29,7 @@ FILES = {
     "running.js": "text/javascript; charset=utf-8",
     "gates.js": "text/javascript; charset=utf-8",
     "rare.js": "text/javascript; charset=utf-8",
+    "types.js": "text/javascript; charset=utf-8",
     "drop.js": "text/javascript; charset=utf-8",
     "bokeh.js": "text/javascript; charset=utf-8",
 }

@@ -18,7 +18,7 @@ function show(view, passing = false) {
   draw();
   document.documentElement.setAttribute("data-shown", view.revision);
   showVerdict();
-  if (!passing) for (const follow of [judgeChains, countEvents, showGates, showProfiles, followExplored]) follow().catch(fail);
+  if (!passing) for (const follow of [judgeChains, countEvents, showGates, showProfiles, followExplored, followTypes]) follow().catch(fail);
 }
 
 // The proportions of `dpmix gate` follow those of the weights: after each decision if counting is quick, else on demand.
@@ -81,7 +81,7 @@ const element = (name, properties = {}, ...children) => {
   made.append(...children);
   return made;
 };
-const titleOf = (p) => { const own = state.view.populations[p]; return `${p + 1} ${own.name || own.phenotype}`; };
+const titleOf = (p) => { const own = state.view.populations[p], type = cellType(p); return `${p + 1} ${type && type !== own.name ? `${type}: ` : ""}${own.name || own.phenotype}`; };
 
 function showRows() {
   const ticked = new Set(tickedRows().map((p) => p.key)), focus = document.activeElement?.dataset?.key;
@@ -96,6 +96,7 @@ function showRows() {
     badge.style.background = own.colour;
     badge.style.color = own.ink;
     badge.dataset.key = `badge ${key}`;
+    dragType(badge, p);
     badge.oncontextmenu = (event) => { event.preventDefault(); choose(p, badge); };
     badge.onkeydown = (event) => { if (event.key === "c") { event.stopPropagation(); choose(p, badge); } };
     const name = element("input", { className: "name", value: own.name, maxLength: 60, ariaLabel: `name of population ${p + 1}` });
@@ -103,7 +104,7 @@ function showRows() {
     name.dataset.key = `name ${key}`;
     return element("tr", {},
       element("td", {}, tick), element("td", {}, badge),
-      element("td", {}, name, element("div", { className: "phenotype", title: own.full, textContent: own.phenotype })),
+      element("td", {}, name, element("div", { className: "cell-type", title: sharesOfTypes(p), textContent: cellType(p) }), element("div", { className: "phenotype", title: own.full, textContent: own.phenotype })),
       shareCell(own, most), element("td", {}, own.support));
   }), ...foundRow().map((own) => exploredRow(own, most)));
   if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();

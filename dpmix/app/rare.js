@@ -64,9 +64,9 @@ async function countRare() {
   showRareButtons();
 }
 
-// `dpmix gate` with the judgements, where an event is wanted.
+// `dpmix gate` with the judgements, where an event is wanted, and the table of cell types.
 function showCommand() {
-  byId("command").textContent = rare.known?.commands[1] ?? state.view.command;
+  byId("command").textContent = [rare.known?.commands[1] ?? state.view.command, types.known?.option].filter(Boolean).join(" ");
 }
 
 const selectedEvents = () => {

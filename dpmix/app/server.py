@@ -72,6 +72,7 @@ ACTIONS = (
         "unjudge",
     ),
     *("point_values", "point_populations", "point_found"),
+    *("types", "load_types", "edit_types", "add_type"),
     *("profiles", "export", "commands", "stop"),
 )
 """Methods of `Workspace` that the page may call."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpmix.app import counting, gates, judging, live, points
+from dpmix.app import cell_types, counting, gates, judging, live, points
 from dpmix.app.carried import carry_over
+from dpmix.app.cell_types import Drawn, Typed
 from dpmix.app.files import workspaces
 from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
@@ -25,6 +26,7 @@ from dpmix.app.points import Points
 from dpmix.commands.gate import WORKSPACE_FORMAT
 from dpmix.errors import ConfigError
 from dpmix.explore.screen import FURTHER
+from dpmix.inputs.type_table import read_types
 from dpmix.populations.draws import decide
 from dpmix.populations.tree.decisions import Action, Decisions, decisions_path, problems_of, write_decisions
 from dpmix.report.event_files import FORMATS
@@ -55,6 +57,9 @@ class Workspace(Folder):
         self._judging: tuple[Live, Judging] | None = None
         self._points: tuple[Live, Points] | None = None
         self._gated: tuple[Any, Gated] | None = None
+        self._types_lock = RLock()  # taken before the first one
+        self._drawn: tuple[Live, Drawn] | None = None
+        self._typed: tuple[Live, str, Typed] | None = None
 
     def open(self, run: str) -> dict[str, Any]:
         """Open a run, which takes seconds to a minute, and return what the page shows of it."""
@@ -62,6 +67,7 @@ class Workspace(Folder):
             one = self._live(run, again=True)
             shown = {"run": run, "judged": judging.judged_path(self.inside(run)).exists()}
             shown |= {"counts": counting.is_quick(one), "points": points.number(one)}
+            shown |= {"typed": cell_types.types_path(self.inside(run)).exists()}
             made = live.decisions_of(one)
             return shown | live.opened(one, made) | {"view": live.view(one, made)}
 
@@ -144,6 +150,38 @@ class Workspace(Folder):
         with self._judging_lock:
             _, own = self._opened_points(run)
             return judging.found_among(self._opened_judging(run), own.rows).tobytes()
+
+    def types(self, run: str) -> dict[str, Any]:
+        """Return the table of cell types of a run, and the types of some events and of the populations."""
+        with self._types_lock:
+            return self._state_of_types(run)
+
+    def load_types(self, run: str, revision: str, source: str) -> dict[str, Any]:
+        """Take a table as that of the run: a built-in one, or a CSV file of the folder."""
+        with self._types_lock:
+            path = self._current_types(run, revision)
+            self.inside(source)
+            cell_types.load(path, source, self.folder, self._opened_drawn(run)[1].channels)
+            return self._state_of_types(run)
+
+    def edit_types(self, run: str, revision: str, lines: list[list[str]]) -> dict[str, Any]:
+        """Store the edited table of a run; without rows, its file is removed."""
+        with self._types_lock:
+            cell_types.store(self._current_types(run, revision), lines)
+            return self._state_of_types(run)
+
+    def add_type(self, run: str, revision: str, population: int, row: int | None = None) -> dict[str, Any]:
+        """Make a row of a population, or let a row have its levels, too; both are numbered from 0."""
+        with self._types_lock:
+            path = self._current_types(run, revision)
+            one, drawn = self._opened_drawn(run)
+            with self._lock:
+                decisions = live.decisions_of(one)
+            found = self._opened_types(run)
+            if found is None:
+                raise ConfigError(["load a table of cell types first"])
+            cell_types.store(path, cell_types.with_population(one, decisions, drawn, found, population, row))
+            return self._state_of_types(run)
 
     def workspaces(self) -> list[str]:
         """Return the FlowJo workspaces of the folder."""
@@ -229,6 +267,8 @@ class Workspace(Folder):
         judged = self.inside(str(judging.judged_path(path)))
         if judging.has_wanted(judged):
             arguments += ["--judged", str(judged.relative_to(self.folder))]
+        if (table := cell_types.types_path(path)).exists():
+            arguments += ["--types", str(table.relative_to(self.folder))]
         arguments += [part for name in formats for part in ("--format", name)]
         arguments += ["--strategy"] if strategy else []
         return self.jobs.start(arguments).state()
@@ -260,6 +300,43 @@ class Workspace(Folder):
                 self._points = None
                 self._points = one, points.open_points(one)
             return self._points
+
+    def _state_of_types(self, run: str) -> dict[str, Any]:
+        one, drawn = self._opened_drawn(run)
+        with self._lock:
+            decisions = live.decisions_of(one)
+        path, problem, found = cell_types.types_path(self.inside(run)), "", None
+        try:
+            found = self._opened_types(run)
+        except ConfigError as error:
+            problem = "; ".join(error.problems)
+        shown = cell_types.state(one, decisions, path, drawn, found, problem)
+        return shown | {"decided": live.revision(decisions)}
+
+    def _current_types(self, run: str, revision: str) -> Path:
+        path = self.inside(str(cell_types.types_path(self.inside(run))))
+        if cell_types.revision(path) != revision:
+            raise StaleError(["the table of cell types was changed elsewhere; look, then edit again"])
+        return path
+
+    def _opened_drawn(self, run: str) -> tuple[Live, Drawn]:
+        """Return an open run and what types need of it; that of another run is discarded."""
+        one = self._live(run)
+        if self._drawn is None or self._drawn[0] is not one:
+            self._drawn = None
+            self._drawn = one, cell_types.draw(one, live.decisions_of(one))
+        return self._drawn
+
+    def _opened_types(self, run: str) -> Typed | None:
+        """Return the types by the table of a run, computed again if it has changed; None without a table."""
+        path = self.inside(str(cell_types.types_path(self.inside(run))))
+        one, drawn = self._opened_drawn(run)
+        own = cell_types.revision(path)
+        if not own:
+            return None
+        if self._typed is None or self._typed[0] is not one or self._typed[1] != own:
+            self._typed = one, own, cell_types.typed(one, drawn, read_types(path))
+        return self._typed[2]
 
     def _opened_judging(self, run: str) -> Judging:
         """Return what follows from the judgements about a run; computed again if their file has changed.

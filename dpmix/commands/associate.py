@@ -129,13 +129,18 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _who(study: Study, population: int) -> tuple[object, ...]:
-    """Return the cells that name a response: number and phenotype of a population, or a type."""
-    name = study.draws.phenotypes[population]
-    return (name,) if study.draws.by_type else (population + 1, name)
+    """Return the cells that name a response: number, cell type and phenotype of a population, or a type."""
+    draws = study.draws
+    name = draws.phenotypes[population]
+    if draws.by_type:
+        return (name,)
+    types = ("".join(draws.population_types[population : population + 1]),) if draws.population_types else ()
+    return (population + 1, *types, name)
 
 
 def _head(study: Study) -> tuple[str, ...]:
-    return ("type",) if study.draws.by_type else ("population", "phenotype")
+    types = ("type",) if study.draws.population_types else ()
+    return ("type",) if study.draws.by_type else ("population", *types, "phenotype")
 
 
 def _rows(study: Study, false_share: float) -> Iterator[Sequence[object]]:

@@ -58,7 +58,7 @@ Place = tuple[Path, str]
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".tab")
 FOLDER_SUFFIXES = (".fcs", ".lmd", ".csv", ".tsv", ".npy", ".npz", ".h5", ".h5ad", ".hdf5", ".parquet")
 SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods")
-NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv")
+NO_EVENTS = (".truth.npz", ".judged.csv", ".spillover.csv", ".types.csv")
 """Ends of the names of files that dpmix writes next to data files."""
 SAMPLE_FILE = "file"
 """Column of a table of samples with the names of the data files."""

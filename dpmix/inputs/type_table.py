@@ -59,7 +59,7 @@ class TypeTable:
     levels : bool [R, M, 4]
         Levels (off, low, on, high) that the type may have; all true: the table is silent.
     doubt : float64 [R, M]
-        Probability that the cell is wrong (1 - p); NaN: to be learned.
+        Probability that the cell is wrong (1 - p); NaN: not stated (`dpmix.populations.types.levels.DOUBT`).
     parents : tuple of str
         R names of parents, "" for none. Every parent is itself a row.
     kinds : tuple of str
@@ -120,9 +120,26 @@ def read_types(path: str | Path, zero: str = "") -> TypeTable:
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "not text in UTF-8"
         raise ConfigError([f"{file}: cannot be read ({reason}), {NEED}{_known(str(path))}"]) from None
-    return _Reader(
-        str(path), [line for line in lines if any(line) and not line[0].startswith("#")], zero
-    ).table()
+    return parse_types(str(path), lines, zero)
+
+
+def parse_types(source: str, lines: Sequence[Sequence[str]], zero: str = "") -> TypeTable:
+    """Return the table in rows of cells, the first with the names of columns; see `read_types`.
+
+    Parameters
+    ----------
+    source : str
+        Where the rows come from, for errors.
+    lines : sequence of sequence of str
+    zero : "lo", "blank" or ""
+
+    Raises
+    ------
+    ConfigError
+        As of `read_types`.
+    """
+    spoken = [[*line] for line in lines if any(line) and not line[0].startswith("#")]
+    return _Reader(source, spoken, zero).table()
 
 
 def _known(name: str) -> str:

@@ -8,6 +8,7 @@ file keeps, so that a population has the same number in all events that are gate
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -352,11 +353,20 @@ class Gating:
         """All markers of each population with their levels, for example "CD3+ CD4- CD8+"."""
         return full_phenotypes(self.quantiles[1], self.quantiles[3], self.levels, self.channels)
 
+    @cached_property
+    def population_types(self) -> tuple[str, ...]:
+        """Cell type of each population, "" for none; empty without types."""
+        if self.types is None or self.type_populations is None:
+            return ()
+        return self.types.of_populations(self.type_populations)
+
     @property
     def titles(self) -> tuple[str, ...]:
-        """Name of each population, or its phenotype if it has none."""
-        names = self.names or ("",) * self.n_populations
-        return tuple(name or phenotype for name, phenotype in zip(names, self.phenotypes, strict=True))
+        """Name of each population, or its phenotype if it has none, after its cell type."""
+        own = self.names or ("",) * self.n_populations
+        titles = [name or phenotype for name, phenotype in zip(own, self.phenotypes, strict=True)]
+        none = ("",) * (self.n_populations - len(self.population_types))  # explored cells have no type
+        return tuple(map(with_type, titles, self.population_types + none))
 
     @property
     def estimates(self) -> Estimates:
@@ -371,3 +381,8 @@ class Gating:
         """
         both = self.mean_proportions, self.proportions
         return Estimates.of(*(over_samples(each, self.n_events, self.sample_weights) for each in both))
+
+
+def with_type(title: str, cell_type: str) -> str:
+    """Return the title of a population after its cell type, as in "B cells: CD19+ CD3-"."""
+    return f"{cell_type}: {title}" if cell_type and cell_type != title else title

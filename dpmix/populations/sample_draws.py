@@ -38,8 +38,9 @@ class SampleDraws:
     medians : float32 [U, S, P, D]
         Medians of the events of a population, transformed scale; NaN where there are none. State channels
         are the last of the D channels.
-    samples, phenotypes, names, channels : tuple of str
-        `names` are those given by hand, "" for none; empty without decisions.
+    samples, phenotypes, names, population_types, channels : tuple of str
+        `names` are those given by hand, "" for none; empty without decisions. `population_types` are cell
+        types of populations, "" for none; empty without types.
     columns : mapping of str to S str
         Columns of the table of samples.
     explored : int64 [S], optional
@@ -70,6 +71,7 @@ class SampleDraws:
     channels: tuple[str, ...]
     columns: Columns
     names: tuple[str, ...] = ()
+    population_types: tuple[str, ...] = ()
     explored: Ints | None = None
     explored_medians: Floats | None = None
     draws: Ints | None = None
@@ -124,6 +126,7 @@ class SampleDraws:
                 "channel_class": ["type"] * (len(self.channels) - self.n_state) + ["state"] * self.n_state,
             }
             texts |= {"name": self.names} if self.names else {}
+            texts |= {"population_type": self.population_types} if self.population_types else {}
             if self.types is not None:
                 texts |= {"type": self.types.names, "type_parent": self.types.parents}
             texts |= {
@@ -134,6 +137,7 @@ class SampleDraws:
                 dim = {
                     "phenotype": "population",
                     "name": "population",
+                    "population_type": "population",
                     "channel": "channel",
                     "channel_class": "channel",
                     "type": "type",
@@ -175,6 +179,7 @@ class SampleDraws:
                     errors=file["median_errors"][:] if "median_errors" in file else None,
                     n_state=text("channel_class").count("state") if "channel_class" in file else 0,
                     names=text("name") if "name" in file else (),
+                    population_types=text("population_type") if "population_type" in file else (),
                     draws=np.stack([file[name] for name in DRAWS], axis=1) if DRAWS[0] in file else None,
                     verdict=str(file.attrs.get("verdict", "")),
                     explored=file["explored"][:] if "explored" in file else None,
@@ -217,6 +222,7 @@ def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
             errors=own.errors[:, enough],
             phenotypes=tuple(kept),
             names=(),
+            population_types=(),
             explored=None,
             explored_medians=None,
             by_type=True,

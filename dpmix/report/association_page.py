@@ -8,6 +8,7 @@ import numpy as np
 
 from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.study import Study
+from dpmix.populations.result import with_type
 from dpmix.report import templates
 from dpmix.report.association_figures import MARGINS, SHIFT, Differences, Panel, differences_of, panels
 from dpmix.report.association_samples import (
@@ -93,7 +94,8 @@ def summary(study: Study, share: float) -> list[str]:
 def sentence(study: Study, effects: Effects, q: int) -> str:
     """Return an effect as a sentence."""
     middle, low, high = (end[q] for end in effects.intervals)
-    phenotype = study.draws.phenotypes[effects.populations[q]]  # "" in some files of earlier versions
+    p = effects.populations[q]
+    phenotype = study.draws.phenotypes[p]  # "" in some files of earlier versions
     where = phenotype if study.draws.by_type else f"population {effects.populations[q] + 1}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
@@ -102,7 +104,8 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     else:
         channel = study.draws.channels[effects.channels[q]]
         text = f"{channel} in {where} differs by {middle:.3g} ({low:.3g} to {high:.3g})"
-    return f"{text}: {phenotype}." if phenotype and not study.draws.by_type else f"{text}."
+    described = with_type(phenotype, "".join(study.draws.population_types[p : p + 1]))
+    return f"{text}: {described}." if phenotype and not study.draws.by_type else f"{text}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ from dpmix.inputs.fcs.header import Header
 from dpmix.inputs.sources import Source
 from dpmix.model.mixture import Array, Floats
 from dpmix.populations.explored import NAME, explored_of
-from dpmix.populations.result import Block, Gating
+from dpmix.populations.result import Block, Gating, with_type
 from dpmix.report import fcs_export
 from dpmix.report.arrow import arrow_numbers, arrow_texts
 from dpmix.report.fcs_export import Copy, Place, fill, population_keywords
@@ -378,6 +378,7 @@ class _H5ad:
             obs = obs.assign(type=named_types).rename(columns={"type": "cell_type"})
         obs["population"] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
         named = {"phenotypes": gating.phenotypes} | ({"names": gating.names} if gating.names else {})
+        named |= {"types": gating.population_types} if self._types else {}
         explored = explored_of(gating)
         about = {"run": gating.run} | ({} if explored is None else {"explored": explored.title})
         table = anndata.AnnData(
@@ -417,7 +418,8 @@ class _Fcs:
         self._n_columns = len(self._added)
         if to_raw is not None:
             self._added += fcs_export.calibrated_channels(headers, channels)
-        reserved = [", ".join(f"{c}+/-" for c in channels)] * n_populations
+        longest = max(types, key=lambda name: len(name.encode()), default="")
+        reserved = [with_type(", ".join(f"{c}+/-" for c in channels), longest)] * n_populations
         self._reserved = {**population_keywords(reserved + [NAME] * explored), **self._type_keywords}
         self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,9 +162,11 @@ def write_gates(
     if space.matrix:
         _add_matrix(root, space.matrix)
     explored = explored_of(gating)
-    phenotypes = (*gating.phenotypes, *((NAME,) if explored is not None else ()))
+    last = (NAME,) if explored is not None else ()
+    known = {"phenotype": (*gating.phenotypes, *last)}
+    known |= {"type": (*gating.population_types, *[""] * len(last))} if gating.population_types else {}
     for node in nodes:
-        _add_node(root, node, phenotypes, space)
+        _add_node(root, node, known, space)
     write_xml(path, root)
 
 
@@ -326,8 +328,11 @@ def _add_matrix(root: ET.Element, spillover: Spillover) -> None:
             ET.SubElement(spectrum, _transforms("coefficient"), {_transforms("value"): f"{value!r}"})
 
 
-def _add_node(root: ET.Element, node: NamedGates, phenotypes: Sequence[str], space: Space) -> None:
-    """Add the own gates of a population or branch, each inside the one before it."""
+def _add_node(root: ET.Element, node: NamedGates, known: Mapping[str, Sequence[str]], space: Space) -> None:
+    """Add the own gates of a population or branch, each inside the one before it.
+
+    `known` has what is known of each population: its phenotype, and its cell type where there are types.
+    """
     strategy = node.strategy
     for name, parent, place in node.rows():
         gate = strategy.gates[place]
@@ -338,7 +343,8 @@ def _add_node(root: ET.Element, node: NamedGates, phenotypes: Sequence[str], spa
         note = ET.SubElement(ET.SubElement(element, f"{{{DATA}}}custom_info"), "dpmix")
         if len(node.populations) == 1:
             (population,) = node.populations
-            note.attrib |= {"population": f"{population + 1}", "phenotype": phenotypes[population]}
+            note.set("population", f"{population + 1}")
+            note.attrib |= {name: texts[population] for name, texts in known.items()}
         else:
             note.set("populations", " ".join(f"{population + 1}" for population in node.populations))
         note.attrib |= {

@@ -13,10 +13,11 @@ import numpy as np
 from dpmix.model.mixture import Array
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.gates.strategy import Gate
-from dpmix.populations.result import Gating
+from dpmix.populations.result import Gating, with_type
 from dpmix.system.console import percent
 
 MOST_POPULATIONS = 60  # shown in one picture, the largest first
+LEAST_ROOM = 8  # characters of a phenotype after a cell type
 
 
 class Named(Protocol):
@@ -24,6 +25,9 @@ class Named(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def population_types(self) -> tuple[str, ...]: ...
 
     @property
     def phenotypes(self) -> tuple[str, ...]: ...
@@ -50,9 +54,18 @@ def label(gating: Named, population: int, width: int = 44) -> str:
 
 
 def title(gating: Named, population: int, width: int) -> str:
-    """Return the name that a population was given, or its phenotype, in at most `width` characters."""
+    """Return the name that a population was given, or its phenotype, after its cell type.
+
+    The text has at most `width` characters; a long type leaves no room for a phenotype.
+    """
     name = gating.names[population] if gating.names else ""
-    return shortened(name, width) if name else phenotype(gating, population, width)
+    cell_type = "".join(gating.population_types[population : population + 1])
+    if not cell_type or cell_type == name:
+        return shortened(name, width) if name else phenotype(gating, population, width)
+    room = width - len(cell_type) - len(": ")
+    if room < LEAST_ROOM:
+        return shortened(cell_type, width)
+    return with_type(shortened(name, room) if name else phenotype(gating, population, room), cell_type)
 
 
 def short_samples(samples: Sequence[str], width: int = 24) -> list[str]:

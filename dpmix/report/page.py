@@ -142,6 +142,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
     _, low, high = gating.overall
     sizes, apart, full = gating.sizes.sum(axis=0), gating.verdict.apart, gating.full_phenotypes
     left_out = gating.left_out
+    own_types = gating.population_types or ("",) * gating.n_populations
     rows = [
         {
             "index": p,
@@ -150,6 +151,8 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "drawn": p < shown(gating),
             "colour": colour_of(gating, p),
             "ink": ink(colour_of(gating, p)),
+            "title": gating.titles[p],
+            "type": own_types[p],
             "given": gating.names[p] if gating.names else "",
             "phenotype": gating.phenotypes[p],
             "full": full[p],
@@ -242,6 +245,8 @@ def _explored_row(gating: Gating) -> list[dict[str, Any]]:
         "drawn": p < shown(view),
         "colour": colour_of(view, p),
         "ink": ink(colour_of(view, p)),
+        "title": f"{NAME} (also in other populations)",
+        "type": "",
         "given": f"{NAME} (also in other populations)",
         "phenotype": own.phenotype,
         "full": view.full_phenotypes[own.index],

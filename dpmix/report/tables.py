@@ -47,7 +47,7 @@ def write_tables(
     `rhat` is inf if chains differ and do not move. Channels are on the transformed scale; their cells are
     empty for a population without events. `phenotype` is a short name that no other population has, `full
     phenotype` all markers with their levels. Both tables have a column `name` if a population was named by
-    hand. `_tree` describes tree.json.
+    hand, and `type` with cell types. `_tree` describes tree.json.
 
     With judgements, both tables have rows for the population of the explored cells, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
@@ -95,6 +95,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         samples=gating.samples,
         phenotypes=gating.phenotypes,
         names=gating.names,
+        population_types=gating.population_types,
         channels=gating.measured_channels[: len(gating.channels) + n_state],
         n_state=n_state,
         errors=gating.median_errors,
@@ -275,7 +276,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
-            *(own.index + 1, NAME, JUDGING, own.phenotype, found, found / int(gating.n_events.sum())),
+            *(own.index + 1, *titles[-1], own.phenotype, found, found / int(gating.n_events.sum())),
             *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
             *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
@@ -304,21 +305,27 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
         if explored is not None:
             found, events = int(explored.sizes[s]), int(gating.n_events[s])
             share = found / events if events else math.nan
-            row = [explored.index + 1, NAME, JUDGING, explored.phenotype, found, share]
+            row = [explored.index + 1, *titles[-1], explored.phenotype, found, share]
             yield [*known, *row, "", ""]
 
 
 def _names(gating: Gating) -> tuple[list[str], list[list[str]]]:
-    """Return columns and their cells for each population: its name, and what it was found by.
+    """Return columns and their cells for each population: its name, what it was found by, its cell type.
 
-    There is no column of names if no population has one, and the second only with judgements.
+    There is no column of names if no population has one, the second only with judgements, and the third only
+    with types. With judgements, the explored cells are the last population.
     """
+    none = ("",) * gating.n_populations
+    columns: dict[str, Sequence[str]] = {}
     if gating.exploration is not None:
-        names = gating.names or ("",) * gating.n_populations
-        return ["name", "found by"], [[name, MIXTURE] for name in names]
-    if not any(gating.names):
-        return [], [[]] * gating.n_populations
-    return ["name"], [[name] for name in gating.names]
+        columns["name"] = (*(gating.names or none), NAME)
+        columns["found by"] = (*[MIXTURE] * gating.n_populations, JUDGING)
+    elif any(gating.names):
+        columns["name"] = gating.names
+    if gating.types is not None:
+        columns["type"] = (*gating.population_types, *[""] * (gating.exploration is not None))
+    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+    return list(columns), rows or [[] for _ in none]
 
 
 def _tree(gating: Gating, places: Array) -> dict[str, object]:
@@ -354,6 +361,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
         "why": gating.why,
         "phenotypes": list(gating.phenotypes),
         "names": list(gating.names),
+        "types": list(gating.population_types),
         "modes": modes,
         "merges": merges,
         "explored": _explored(gating, explored_of(gating)),

@@ -4,7 +4,8 @@
 | --- | --- |
 | types.csv | one row per sample and type: proportion with 90% interval, events, certainty (mean probability \
 of the type among its events), R-hat of the proportion in all samples; a parent includes its children |
-| types.populations.csv | one row per population: its most frequent type, and the share of each type |
+| types.populations.csv | one row per population: its type, which is the deepest row that more than half of \
+its events have, their share, and the share of each row without its children |
 | types.suggested.csv | populations that are mostly unknown, as rows of a table of cell types |
 | types.answer.csv | what the data say about each cell, and what does not fit |
 """
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
+from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.result import Gating
+from dpmix.populations.types.levels import Marker
 from dpmix.populations.types.types import CONTRADICTED, Types
 from dpmix.report.labels import shown
 from dpmix.system.console import percent
@@ -133,15 +137,16 @@ def _number(value: float) -> str:
 
 
 def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
-    names, together = types_of(gating).names, gating.type_populations
+    types, together = types_of(gating), gating.type_populations
     assert together is not None
-    yield "population", "phenotype", "events", "type", "share", *names
-    for p in range(gating.n_populations):
-        size = int(together[:, p].sum())
-        shares = together[:, p] / max(size, 1)
-        most = int(shares.argmax())
-        best = (names[most], f"{shares[most]:.4f}") if size else ("", "")
-        yield p + 1, gating.titles[p], size, *best, *(f"{share:.4f}" for share in shares)
+    given = ["name"] if any(gating.names) else []
+    yield "population", *given, "phenotype", "events", "type", "share", *types.names
+    for p, own in enumerate(gating.population_types):
+        size = max(int(together[:, p].sum()), 1)
+        share = "" if not own else f"{types.includes[types.names.index(own)] @ together[:, p] / size:.4f}"
+        shares = (f"{events / size:.4f}" for events in together[:, p])
+        name = gating.names[p : p + 1] if given else ()
+        yield p + 1, *name, gating.phenotypes[p], int(together[:, p].sum()), own, share, *shares
 
 
 def unknown_populations(gating: Gating) -> list[int]:
@@ -154,38 +159,66 @@ def unknown_populations(gating: Gating) -> list[int]:
 
 
 def suggested(gating: Gating) -> TypeTable | None:
-    """Return the unknown populations as a table; None where there are none.
-
-    A cell has a level where both quartiles of the population have it, and is silent otherwise.
-    """
+    """Return the unknown populations as a table; None where there are none."""
     types, unknown = types_of(gating), unknown_populations(gating)
     if not unknown:
         return None
-    table = types.table
-    levels = np.ones((len(unknown), len(table.markers), table.levels.shape[2]), np.bool_)
-    at = {name: k for k, name in enumerate(gating.measured_channels)}
-    for m, (marker, channel) in enumerate(zip(types.markers, types.channels, strict=True)):
-        if marker.silent.all() or marker.separation < APART:
+    at = [gating.measured_channels.index(channel) for channel in types.channels]
+    quartiles = gating.measured_quantiles[[1, 3]][:, unknown][:, :, at]
+    return as_rows(types.table, unknown, levels_of(types.table, types.columns, types.markers, quartiles))
+
+
+def levels_of(
+    table: TypeTable, columns: Ints, markers: Sequence[Marker], quartiles: Array
+) -> npt.NDArray[np.bool_]:
+    """Return the cells of a table that populations would have as rows, bool [P, M, 4].
+
+    A cell has a level where both quartiles of the population have it, and is silent otherwise.
+
+    Parameters
+    ----------
+    table : TypeTable
+    columns : int64 [C]
+        Columns of the table that have a marker in the panel.
+    markers : sequence of Marker
+        C markers.
+    quartiles : float64 [2, P, C]
+        Of the populations, transformed scale.
+    """
+    levels = np.ones((quartiles.shape[1], len(table.markers), table.levels.shape[2]), np.bool_)
+    for c, marker in enumerate(markers):
+        if not divides(marker):
             continue
         limits = np.median(marker.thresholds[~marker.silent], axis=0)
-        quartiles = gating.measured_quantiles[[1, 3]][:, unknown, at[channel]]
-        low, high = np.searchsorted(limits, quartiles)
-        written = table.levels[:, types.columns[m]]
+        low, high = np.searchsorted(limits, quartiles[..., c])
+        written = table.levels[:, columns[c]]
         for k in np.flatnonzero(low == high):
             only = np.arange(marker.allowed.shape[1]) == low[k]
-            same = np.flatnonzero((marker.allowed == only).all(axis=1))
+            own = (marker.allowed == only).all(axis=1) & ~written.all(axis=1)  # not by their parent
+            same = np.flatnonzero(own)
             if len(same):
-                levels[k, types.columns[m]] = written[same].any(axis=0)
+                levels[k, columns[c]] = written[same].any(axis=0)
             elif len(only) == 2:
-                levels[k, types.columns[m]] = [not low[k], *[bool(low[k])] * 3]
+                levels[k, columns[c]] = [not low[k], *[bool(low[k])] * 3]
+    return levels
+
+
+def divides(marker: Marker) -> bool:
+    """Return whether a marker of a table has levels that are apart in the data."""
+    return not marker.silent.all() and marker.separation >= APART
+
+
+def as_rows(table: TypeTable, populations: Sequence[int], levels: npt.NDArray[np.bool_]) -> TypeTable:
+    """Return a table with a row for each of some populations, from their cells, bool [P, M, 4]."""
+    none = ("",) * len(populations)
     return replace(
         table,
-        types=tuple(f"unknown {p + 1}" for p in unknown),
+        types=tuple(f"unknown {p + 1}" for p in populations),
         levels=levels,
         doubt=np.full(levels.shape[:2], np.nan),
-        parents=("",) * len(unknown),
-        kinds=("cell",) * len(unknown),
-        ontology=("",) * len(unknown),
+        parents=none,
+        kinds=("cell",) * len(populations),
+        ontology=none,
         notes=(),
     )
 

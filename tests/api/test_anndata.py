@@ -71,6 +71,27 @@ def test_one_call_gives_each_event_its_population(
     assert int(back.uns["dpmix"]["seed"]) == 3
 
 
+def test_types_go_into_obs(adata: anndata.AnnData, tmp_path: Path) -> None:
+    (tmp_path / "types.csv").write_text("cell,parent,CD3,CD4\nbright,,+,-\nrest,,-,\nhigh,rest,,+\n")
+    given = {"types": tmp_path / "types.csv", "sample_key": "sample", "random_state": 3, **SMALL}
+    dpmix.gate_anndata(adata, **given)
+    named = adata.obs["cell_type"].astype(str).to_numpy()
+    expected = np.array(["rest", "bright", "high"])[adata.obs["group"]]
+    assert (named == expected).mean() > 0.97  # in the order of the object, which mixes samples
+    assert adata.obs["cell_type"].cat.categories.tolist() == ["bright", "rest", "high", "unknown"]
+    assert adata.obs["cell_type_probability"].between(0.0, 1.0 + 1e-6).all()
+    about = adata.uns["dpmix"]
+    assert about["populations"]["type"].tolist() == ["rest", "bright", "high"]
+    assert about["types"].loc["rest", "proportion"] == pytest.approx(0.7, abs=0.03)
+    assert about["types"].loc["high", "parent"] == "rest"
+    adata.write_h5ad(tmp_path / "out.h5ad")
+    with pytest.raises(ValueError, match="obs has a column group, which the types would replace"):
+        dpmix.gate_anndata(adata, type_key="group", key_added="again", **given)
+    (tmp_path / "other.csv").write_text("cell,CD4\nhigh,+\n")
+    with pytest.raises(dpmix.ConfigError, match="none of its markers is in the panel"):  # before a run
+        dpmix.gate_anndata(adata[:, "CD3"].copy(), types=tmp_path / "other.csv", **SMALL)
+
+
 def test_a_row_that_a_run_would_leave_out_is_refused(adata: anndata.AnnData) -> None:
     adata.X[7, 1] = np.nan
     with pytest.raises(

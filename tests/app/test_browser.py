@@ -17,6 +17,8 @@ from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
 from workspaces import write_workspace
 
+from dpmix.app.cell_types import revision as types_revision
+from dpmix.app.cell_types import types_path
 from dpmix.app.judging import judged_path
 from dpmix.app.live import revision
 from dpmix.config.load import load_config, parse_config
@@ -213,6 +215,76 @@ def test_rare_cells_are_judged_by_keyboard_and_mouse(page: Page, browser: Browse
     page.until(lambda: not page.driver.find_elements(By.CSS_SELECTOR, "#explored-row"))
     assert page.find("#failed").text == ""
     assert [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")] == []
+
+
+DRAG = """
+const given = { dataTransfer: new DataTransfer(), bubbles: true, cancelable: true };
+const at = (element, name) => element.dispatchEvent(new DragEvent(name, given));
+at(arguments[0], "dragstart");
+at(arguments[1], "dragover");
+at(arguments[1], "drop");
+at(arguments[0], "dragend");
+"""
+
+
+def test_types_follow_a_table_on_the_page(page: Page, browser: Browser, study: Path) -> None:  # noqa: F811
+    path = types_path(study / "run.h5")
+    path.unlink(missing_ok=True)
+    (study / "mine.csv").write_text("cell,CD3,CD19\nT,+,-\nB,-,+\n")
+
+    def typed(rows: int) -> None:
+        """Wait until the page shows a stored table with this many rows."""
+        page.until(lambda: len(path.read_text().splitlines()) == rows + 1 if path.exists() else not rows)
+        shown = lambda: (page.find("html").get_attribute("data-typed") or "none").split(" ")[0]  # noqa: E731
+        page.until(lambda: shown() == types_revision(path))
+
+    def types() -> list[str]:
+        return [one.text for one in page.driver.find_elements(By.CSS_SELECTOR, "#rows .cell-type")]
+
+    page.find("#types summary").click()
+    page.until(lambda: page.find("#types-source").is_enabled())
+    Select(page.find("#types-source")).select_by_visible_text("mine.csv")
+    typed(2)
+    page.until(lambda: {"T", "B", "unknown"} == set(types()))
+    assert page.find("#command").text == "dpmix gate run.h5 --output gated --types run.types.csv"
+
+    before = len(page.driver.find_elements(By.CSS_SELECTOR, "#types-unknown li"))
+    number = page.find("#types-unknown .badge").text
+    page.find("#types-unknown button").send_keys(Keys.ENTER)  # a row of the first unknown population
+    typed(3)
+    assert types()[int(number) - 1] == f"unknown {number}"
+    assert len(page.driver.find_elements(By.CSS_SELECTOR, "#types-unknown li")) < before
+    page.find("#types-undo").send_keys(Keys.ENTER)
+    typed(2)
+    page.until(lambda: types()[int(number) - 1] == "unknown")
+
+    page.driver.execute_script(DRAG, page.find("#types-unknown .badge"), page.find("#types-rows tr"))
+    page.until(lambda: types()[int(number) - 1] == "T")  # its row has lost the cells that differ
+    assert "T,," in path.read_text()
+    page.find("#types-undo").send_keys(Keys.ENTER)
+    page.until(lambda: types()[int(number) - 1] == "unknown")
+
+    page.find("#types-row").send_keys(Keys.ENTER)
+    page.driver.switch_to.active_element.send_keys("none <b>", Keys.TAB)
+    page.until(lambda: page.find("#types-rows tr:nth-child(3) .events").text == "not complete")
+    cell = page.find('[data-type="2 2"]')
+    cell.send_keys("x", Keys.TAB)
+    page.until(lambda: "column CD3: got x; need +, -" in page.find("#types-problem").text)
+    typed(2)
+    page.find('[data-type="2 2"]').clear()
+    page.find('[data-type="2 2"]').send_keys("-", Keys.TAB)
+    typed(3)
+    page.until(lambda: not page.find("#types-problem").text)
+    page.find("#cut").send_keys(Keys.HOME)
+    page.decided("cut")
+    page.until(lambda: len(types()) == 1)
+    page.find("[aria-label='remove none <b>']").click()
+    typed(2)
+    Select(page.find("#types-source")).select_by_value("no table")
+    typed(0)
+    assert page.find("#failed").text == ""
+    said = [c for c in browser.complaints() if " " in c or not c.startswith("http://127.0.0.1:")]
+    assert [one.rpartition(" - ")[0].rpartition("/")[2] for one in said] == ["edit_types"]  # the cell x
 
 
 def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) -> None:  # noqa: F811

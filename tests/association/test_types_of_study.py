@@ -14,12 +14,14 @@ import dpmix
 from dpmix.association.design import make_design
 from dpmix.association.study import run_study
 from dpmix.cli import main
+from dpmix.commands import associate as associate_command
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.inputs.simulate import simulation
 from dpmix.populations.sample_draws import FILE, SampleDraws, by_type
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.report import association_page
+from dpmix.report.association_samples import own_name
 
 EVENTS, RATIO, DONORS = 2_500, 3.0, 8
 TABLE = """cell,parent,CD3,CD4,CD8,CD19,CD14
@@ -118,6 +120,32 @@ def test_draws_of_types_are_written_read_and_compared(tmp_path: Path) -> None:
     assert not study.effects[1].found(0.05).any()
     (line,) = [line for line in association_page.summary(study, 0.05) if "times as frequent" in line]
     assert line.startswith("B is ")
+
+
+def test_populations_are_named_with_their_types(tmp_path: Path) -> None:
+    own = simulated()
+    assert own.types is not None
+    draws = replace(
+        own,
+        counts=own.types.counts.astype(np.int64)[..., :4] + 1,
+        medians=np.zeros((10, 16, 4, 2), np.float32),
+        phenotypes=("CD3+", "CD4+", "CD8+", "CD19+"),
+        population_types=("T", "", "unknown", "B cells"),
+    )
+    draws.write(tmp_path / FILE)
+    read = SampleDraws.read(tmp_path)
+    assert read.population_types == draws.population_types
+    study = run_study(
+        read, make_design(read.columns, read.samples, "~ group", ["treated - control"]), 1.1, False
+    )
+    head, first, *_ = associate_command._rows(study, 0.05)
+    assert [*head[2:5]] == ["population", "type", "phenotype"]
+    assert [*first[2:5]] == [4, "B cells", "CD19+"]
+    (line,) = [line for line in association_page.summary(study, 0.05) if "times as frequent" in line]
+    assert line.startswith("population 4 is ")
+    assert line.endswith(": B cells: CD19+.")
+    assert own_name(study, 3) == "4 B cells: CD19+"
+    assert own_name(study, 1) == "2 CD4+"
 
 
 def test_draws_without_types_are_an_error() -> None:

@@ -121,7 +121,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_may_hold_its_table_of_samples(study: Path) -> None:
-    for name in ("run.judged.csv", "run.spillover.csv"):
+    for name in ("run.judged.csv", "run.spillover.csv", "run.types.csv"):
         (study / name).write_text("event,judgement\n1,1\n")
     assert "# samples.csv" not in dpmix("init", "study").stdout
     dpmix("init", "study", "--output", "run.yaml")

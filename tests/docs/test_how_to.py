@@ -54,6 +54,7 @@ PAGES = [
     "compare-samples",
     "signalling",
     "name-my-cells",
+    "name-by-examples",
     "mass-cytometry",
     "flowjo",
     "r",

@@ -34,8 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_pictures_are_those_of_the_tutorial(folder: Path) -> None:
-    shown = set(re.findall(r"\(pictures/(page-\w+\.png)\)", SECTION))
+def test_the_pictures_are_those_of_the_pages(folder: Path) -> None:
+    how_to = SCRIPT["HOW_TO"].read_text(encoding="utf-8")
+    shown = set(re.findall(r"pictures/(page-\w+\.png)\)", SECTION + how_to))
     assert {path.name for path in (folder / "pictures").iterdir()} == shown
     kept = ROOT / "docs" / "pictures"
     assert {path.name for path in kept.glob("page-*.png")} == shown

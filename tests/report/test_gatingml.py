@@ -32,7 +32,7 @@ METHODS = {
     "linear": {"method": "linear"},
 }
 
-NO_CELLS: dict[str, Any] = {"exploration": None, "explored_strategy": None}  # found by judging
+NOTHING_MORE: dict[str, Any] = {"exploration": None, "explored_strategy": None, "population_types": ()}
 
 
 def write_cells(path: Path, **keywords: str) -> Path:
@@ -89,7 +89,7 @@ def written(path: Path, events: Events, linearize: bool = True) -> tuple[Strateg
     """Write the gates of the events, and return their strategies."""
     found = strategies(events)
     gating: Any = SimpleNamespace(
-        run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"), **NO_CELLS
+        run="run.h5", strategies=found, phenotypes=("A+", "B+ <&>", "C-"), **NOTHING_MORE
     )
     write_gates(path, gating, shortest(gating), space_of(events, linearize))
     return found
@@ -200,7 +200,7 @@ def test_flowkit_finds_the_counts_of_a_hierarchy_with_ellipses(tmp_path: Path) -
         Node((0,), 0, 1, counted[1]),
         Node((1,), 0, 2, counted[2]),
     ]
-    gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"), **NO_CELLS)
+    gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"), **NOTHING_MORE)
     write_gates(tmp_path / "gates.xml", gating, nested(hierarchy), space_of(events, True))
     strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
     found = strategy.gate_sample(flowkit.Sample(fcs))
@@ -220,7 +220,7 @@ def test_simulated_blood(tmp_path: Path) -> None:
     events = preprocess.prepare(data, Path(), 1)
     found = find_strategies(events, simulated.labels, len(simulated.populations), 1)
     gating: Any = SimpleNamespace(
-        run="run.h5", strategies=found, phenotypes=simulated.populations, **NO_CELLS
+        run="run.h5", strategies=found, phenotypes=simulated.populations, **NOTHING_MORE
     )
     write_gates(tmp_path / "gates.xml", gating, shortest(gating), space_of(events, True))
     assert_flowkit_agrees(tmp_path / "gates.xml", tmp_path / "a.fcs", found)

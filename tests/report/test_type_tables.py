@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import anndata
 import flowio
@@ -18,9 +21,12 @@ from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.errors import ConfigError
 from dpmix.inputs.simulate import simulation
-from dpmix.inputs.type_table import read_types
+from dpmix.inputs.type_table import parse_types, read_types
 from dpmix.populations.result import Gating
+from dpmix.populations.sample_draws import SampleDraws
+from dpmix.populations.types.types import main_types
 from dpmix.report import figures, page, type_tables
+from dpmix.report.labels import label
 from dpmix.runs.mcmc import run_mcmc
 
 N = 4_000
@@ -58,7 +64,12 @@ def gated(folder: Path) -> Gating:
     """Gate into the folder `all`, in all formats."""
     formats = ("parquet", "csv", "h5ad", "fcs")
     return dpmix.gate(
-        folder / "run.h5", folder / "all", formats=formats, types=folder / "types.csv", engine=ON_CPU
+        folder / "run.h5",
+        folder / "all",
+        formats=formats,
+        types=folder / "types.csv",
+        strategy=True,
+        engine=ON_CPU,
     )
 
 
@@ -102,6 +113,52 @@ def _populations() -> list[str]:
     return [made.populations[k] for k in made.labels]
 
 
+def test_the_type_of_a_population_is_the_deepest_of_most_events() -> None:
+    head = ["cell", "parent", "CD3", "CD4"]
+    table = parse_types("t", [head, ["T", "", "+", ""], ["CD4", "T", "", "+"], ["B", "", "-", ""]])
+    of_rows = [30, 10, 0, 5], [30, 80, 0, 5], [0, 0, 50, 5], [40, 10, 50, 90]  # T, CD4, B, unknown
+    together = np.array(of_rows)
+    assert main_types(table, together) == ("T", "CD4", "", "unknown")
+    most_frequent = together.argmax(axis=0)  # a wrong version: without children
+    assert [("T", "CD4", "B", "unknown")[r] for r in most_frequent] == ["unknown", "CD4", "B", "unknown"]
+
+
+def test_a_title_has_the_type_first() -> None:
+    named = SimpleNamespace(
+        names=("", "mine", "B"),
+        phenotypes=("CD3+ CD4+ CD8-", "CD3-", "CD19+"),
+        population_types=("CD4 T", "NK", "B"),
+    )
+    assert [label(named, p, 40) for p in range(3)] == ["1 CD4 T: CD3+ CD4+ CD8-", "2 NK: mine", "3 B"]
+    assert label(named, 0, 18) == "1 CD4 T: CD3+ CD4+ …"
+    assert label(named, 0, 12) == "1 CD4 T"
+    plain = SimpleNamespace(names=(), phenotypes=("CD3+",), population_types=())
+    assert label(plain, 0, 12) == "1 CD3+"
+
+
+def test_populations_have_their_types_in_all_files(folder: Path, gated: Gating) -> None:
+    types = gated.population_types
+    assert {"CD4 T", "B", "unknown"} <= set(types)
+    for name in ("populations.csv", "proportions.csv", "types.populations.csv"):
+        assert [row["type"] for row in rows_of(folder / "all" / name)] == list(types)
+    assert json.loads((folder / "all" / "tree.json").read_text())["types"] == list(types)
+    assert SampleDraws.read(folder / "all").population_types == types
+    assert gated.titles[0] == f"{types[0]}: {gated.phenotypes[0]}"
+    fcs = flowio.FlowData(str(folder / "all" / "a.gated.fcs"), only_text=True)
+    assert fcs.text["dpmix_population_1"] == f"1 {gated.titles[0]}"
+    assert anndata.read_h5ad(folder / "all" / "events.h5ad").uns["dpmix"]["types"].tolist() == list(types)
+    for name in ("gates.xml", "hierarchy.xml"):
+        notes = ElementTree.parse(folder / "all" / name).iter("dpmix")
+        known = {n.get("population"): n.get("type") for n in notes if n.get("population")}
+        assert known
+        assert all(types[int(p) - 1] == own for p, own in known.items())
+    report = (folder / "all" / "report.html").read_text(encoding="utf-8")
+    assert f">{types[0]}</b>: {gated.phenotypes[0]}</td>" in report.replace("<b>", ">")
+    assert f"</span> {gated.titles[0]}</button>" in report
+    rows = {row["population"]: row for row in rows_of(folder / "all" / "types.populations.csv")}
+    assert all(float(row["share"]) > 0.5 for row in rows.values() if row["type"])
+
+
 def test_proportions_of_parents_are_sums(folder: Path, gated: Gating) -> None:
     rows = {row["type"]: row for row in rows_of(folder / "all" / "types.csv")}
     assert list(rows) == ["T", "CD4 T", "CD8 T", "B", "NK and debris", "unknown"]
@@ -121,6 +178,7 @@ def test_unknown_populations_are_suggested_as_rows(folder: Path, gated: Gating) 
     assert len(table.types) >= 1
     cells = table.levels[:, 4]
     assert cells[0].tolist() == [False, True, True, True]  # CD14+
+    assert table.levels[0, 3].tolist() == [True, False, False, False]  # CD19-, which children of T do not say
     most = {row["population"]: row["type"] for row in rows_of(folder / "all" / "types.populations.csv")}
     assert all(most[name.removeprefix("unknown ")] == "unknown" for name in table.types)
 

@@ -169,6 +169,10 @@ class Types:
         """Row of the table of each event, int64 [N]; the last is unknown."""
         return np.where(self.of_event < 0, len(self.table.types), self.of_event).astype(np.int64)
 
+    def of_populations(self, together: Ints) -> tuple[str, ...]:
+        """Return the type of each population; see `main_types`."""
+        return main_types(self.table, together)
+
 
 def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return whether column s is row r or below it, bool [R, R]."""
@@ -180,6 +184,11 @@ def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.
             below[r, s] = True
             above = parents[r]
     return below
+
+
+def parent_rows(table: TypeTable) -> list[int]:
+    """Return the row of the parent of each of R rows, -1 for none."""
+    return [table.types.index(name) if name else -1 for name in table.parents]
 
 
 def included(table: TypeTable) -> npt.NDArray[np.bool_]:
@@ -462,6 +471,23 @@ def types_by_population(types: Types, population: npt.NDArray[np.int32], n_popul
     return found
 
 
+def main_types(table: TypeTable, together: Ints) -> tuple[str, ...]:
+    """Return the type of each population, "" for none: P names.
+
+    It is the deepest row that more than half of its events have, with the children of the row.
+
+    Parameters
+    ----------
+    table : TypeTable
+    together : int64 [R + 1, P]
+        Events by row and population (`types_by_population`).
+    """
+    names, includes = (*table.types, UNKNOWN), included(table)
+    most = 2 * (includes @ together) > together.sum(axis=0)
+    depth = np.where(most, len(includes) + 1 - includes.sum(axis=1)[:, None], 0)
+    return tuple(names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
+
+
 def assign_types(
     task: Task,
     found: Populations,
@@ -508,11 +534,11 @@ def assign_types(
         markers, values, full.doubt[:, columns], labels[found.reference], tells
     )
     counting = tells & ~contradicted
-    parents = [table.types.index(name) if name else -1 for name in table.parents]
+    parents = parent_rows(table)
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
-    fitted = [_evidence(own, values, right) for own in sets]
+    fitted = [evidence_of(own, values, right) for own in sets]
     shares = [
         [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
@@ -534,7 +560,7 @@ def assign_types(
             for start in range(int(first), end, BLOCK):
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
-                evidence = [_evidence(one, block, right) for one in sets]
+                evidence = [evidence_of(one, block, right) for one in sets]
                 passed = [event_fits(one, block, counting) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
@@ -607,7 +633,7 @@ def _labels(engine: Engine, found: Populations, t: int) -> Ints:
     return classify(engine, found.mixture_of(t, None))[0].astype(np.int64)
 
 
-def _evidence(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
+def evidence_of(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
     """Return F, float64 [N, R + 1], up to a factor of each event."""
     logs = np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)])
     found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), -60.0))
