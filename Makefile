@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # A new package, as well as native code, needs a new installation.
-NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/cpu/* dpmix/*/__init__.py dpmix/*/*/__init__.py)
-CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
+NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/*.cpp kernels/cpu/* dpmix/*/__init__.py dpmix/*/*/__init__.py)
+CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/*.cpp kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 # The packages as the wheel has them: mypy then follows dpmix.cli and dpmix.kernels, its stubs included.
 TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1

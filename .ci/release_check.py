@@ -84,7 +84,8 @@ def recipe() -> Iterator[str]:
 
 
 def _requirement(text: str) -> tuple[str, str]:
-    """Return the name and the bound of a requirement."""
+    """Return the name and the bound of a requirement, without the systems it is for."""
+    text = text.partition(";")[0]
     name = re.match(r"[\w.-]+", text)
     assert name, text
     return name[0].lower(), text[name.end() :].replace(" ", "")

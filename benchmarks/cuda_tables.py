@@ -31,19 +31,19 @@ def instructions() -> str:
     return table(header, rows) + source("cuda_instructions", "dpmix")
 
 
-def host() -> str:
-    """Return the times and calls of cuda_host.py."""
+def host(name: str = "cuda_host") -> str:
+    """Return the times and calls of cuda_host.py, now or before the native loop (cuda_host_before)."""
     header = ["chunks", "devices"]
     for of in ("draw", "E step"):
         header += [f"{of}: calls", "processor, ms", "elapsed, ms"]
     rows = []
-    for row in read_results("cuda_host")["results"]:
+    for row in read_results(name)["results"]:
         cells = [row["chunks"], row["devices"]]
         for of in ("draw", "expect"):
             times = (f"{row[f'{of}_{what}_ms']:.2f}" for what in ("processor", "elapsed"))
             cells += [row[f"{of}_calls"], *times]
         rows.append(cells)
-    return table(header, rows) + source("cuda_host", "dpmix", "pycuda")
+    return table(header, rows) + source(name, "dpmix", "pycuda")
 
 
 def source(name: str, *packages: str) -> str:

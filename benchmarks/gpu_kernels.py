@@ -14,13 +14,14 @@ those of `dpmix explore` with K judgements, of which a screen of 20 is new.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from gpu_code import cubin
@@ -31,10 +32,12 @@ from gpu_output import Output, parser
 from mixtures import KINDS, Kind, Parameters, Sample, sample
 
 from dpmix.drift.points import make_points
+from dpmix.engines.cuda import library
 from dpmix.engines.cuda.cohort import CudaCohortEngine
+from dpmix.engines.cuda.commands import Commands, Kernel, Operation, float_bits
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.kernels import Kernels
-from dpmix.kernels import build
+from dpmix.kernels import _cuda_commands, build
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
 from dpmix.model.mixture import Mixture, SampleTerms
 from dpmix.model.split_merge import SplitAssignment
@@ -47,12 +50,22 @@ PAIRS = 16
 SAMPLES = 10
 
 
+class Busy(NamedTuple):
+    """A short kernel of a context with its memory, and two events."""
+
+    kernel: Kernel
+    memory: tuple[Any, Any]
+    start: int
+    end: int
+
+
 class Stopwatch:
     """Milliseconds of each kernel since the last `reset`, while `installed`."""
 
     def __init__(self) -> None:
         self.milliseconds: dict[str, float] = defaultdict(float)
-        self._busy: WeakKeyDictionary[Kernels, tuple[Any, ...]] = WeakKeyDictionary()  # by context
+        self._loaded: dict[int, tuple[ref[Kernels], str]] = {}  # by handle
+        self._busy: WeakKeyDictionary[Kernels, Busy] = WeakKeyDictionary()  # by context
 
     def reset(self) -> None:
         self.milliseconds.clear()
@@ -60,35 +73,62 @@ class Stopwatch:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Time all launches of engines that are opened in this block."""
-        launch, watch = Kernels.launch, self
+        load, run = Kernels.load, _cuda_commands.run
 
-        def timed(kernels: Kernels, name: str, grid: tuple[int, int], stream: Any, *inputs: Any) -> None:
-            watch.time(kernels, name, stream, lambda: launch(kernels, name, grid, stream, *inputs))
+        def noted(kernels: Kernels, name: str) -> None:
+            load(kernels, name)
+            self._loaded[kernels.handle(name)] = ref(kernels), name
 
-        Kernels.launch = timed  # type: ignore[method-assign]
+        def timed(entries: array[int], words: array[int]) -> tuple[int, int]:
+            """Run the commands one by one, and time launches."""
+            done, at = (0, 0), 0
+            while at < len(words) and not done[0]:
+                end = at + 2 + words[at + 1]
+                command, at = words[at:end], end
+                if command[0] == Operation.LAUNCH:
+                    done = self.time(command, lambda each: run(entries, each))
+                else:
+                    done = run(entries, command)
+            return done
+
+        Kernels.load = noted  # type: ignore[method-assign]
+        _cuda_commands.run = timed
         try:
             yield
         finally:
-            Kernels.launch = launch  # type: ignore[method-assign]
+            Kernels.load = load  # type: ignore[method-assign]
+            _cuda_commands.run = run
 
-    def time(self, kernels: Kernels, name: str, stream: Any, launch: Callable[[], None]) -> None:
-        """Time a launch of an engine's kernels; its context is current."""
+    def time(self, launch: array[int], run: Callable[[array[int]], tuple[int, int]]) -> tuple[int, int]:
+        """Time a launch of an engine's kernel; its context is current."""
         import pycuda.driver as driver
 
-        if kernels not in self._busy:
-            major, minor = driver.Context.get_device().compute_capability()
-            module = driver.module_from_buffer(cubin(SOURCE, f"sm_{major}{minor}", {}))
-            room = driver.mem_alloc(4 * THREADS), driver.mem_alloc(8)
-            self._busy[kernels] = module.get_function("multiply_add"), *room
-        busy, out, cycles = self._busy[kernels]
-        start, end = driver.Event(), driver.Event()
-        stream.synchronize()
-        busy(np.float32(0.5), np.int32(BUSY_ROUNDS), out, cycles, block=(THREADS, 1, 1), stream=stream)
-        start.record(stream)
-        launch()
-        end.record(stream)
-        end.synchronize()
-        self.milliseconds[name] += start.time_till(end)
+        handle, stream = launch[2:4]
+        owner, name = self._loaded[handle]
+        kernels = owner()
+        assert kernels is not None
+        busy = self._busy.get(kernels) or self._busy.setdefault(kernels, busy_kernel())
+        took, before, after = np.zeros(1, np.float32), Commands(), Commands()
+        before.launch(busy.kernel, (1, 1), stream, float_bits(0.5), BUSY_ROUNDS, *busy.memory)
+        before.record(busy.start, stream)
+        after.record(busy.end, stream)
+        after.synchronise(busy.end)
+        after.elapsed(took, busy.start, busy.end)
+        driver.Context.synchronize()
+        done = run(before.finish().words + launch + after.finish().words)
+        self.milliseconds[name] += float(took[0])
+        return done
+
+
+def busy_kernel() -> Busy:
+    """Load the short kernel in the current context."""
+    import pycuda.driver as driver
+
+    major, minor = driver.Context.get_device().compute_capability()
+    module = library.load_module(cubin(SOURCE, f"sm_{major}{minor}", {}))
+    kernel = Kernel.of(library.kernel_of(module, "multiply_add"), THREADS, "fiPP")
+    room = driver.mem_alloc(4 * THREADS), driver.mem_alloc(8)
+    return Busy(kernel, room, library.make_event(), library.make_event())
 
 
 def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) -> dict[str, float]:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     "--memberships", is_flag=True, help="Write the probabilities of all populations for each event."
 )
 @click.option(
-    "--map",
+    "--map/--no-map",
     "with_map",
-    is_flag=True,
-    help="Also draw a t-SNE map of up to 5,000 events (needs 'dpmix-cytometry[map]').",
+    default=None,
+    help="Draw a t-SNE map of the events, of 20,000 at random if there are more. Default: draw it if "
+    "openTSNE is installed ('dpmix-cytometry[map]').",
 )
 @click.option(
     "--strategy",
@@ -87,7 +88,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       compare.csv          with --compare: F1 of each gate of the workspace
       gates.xml            with --strategy: these gates as GatingML 2.0, for example for FlowKit
       hierarchy.csv, .xml  with --strategy: gates of branches of the tree and populations inside
-      workspace.wsp        with --format wsp: these gates, and those of cell types, for FlowJo 10
+      workspace.wsp        with --format wsp: these gates, and gates of cell types, for FlowJo 10
       workspace.csv        with --format wsp: purity, yield and F1 of each gate of the workspace
 
     \b
@@ -98,6 +99,7 @@ def command(run: Path, output: Path, quiet: bool, **options: Any) -> None:
       dpmix gate run.h5 --output gated --types pbmc-t
       dpmix gate run.h5 --output gated --types workspace.wsp
       dpmix gate run.h5 --output gated --strategy
+      dpmix gate run.h5 --output gated --no-map
       dpmix gate run.h5 --output flowjo --format wsp
       dpmix gate run.h5 --output gated --compare workspace.wsp
       dpmix gate run.h5 --output gated --without-artefacts
@@ -171,11 +173,11 @@ def _strategies(found: Gating) -> list[str]:
     lines = ["gating strategy (gates in two markers, one inside the other):", f"{'':7} purity   yield    F1"]
     for p, strategy in enumerate(found.strategies):
         if not strategy.gates:
-            lines.append(f"  {p + 1:3d}   no gates")
+            lines.append(f"  {found.number(p):3d}   no gates")
             continue
         gates = ", then ".join(" and ".join(found.channels[c] for c in g.channels) for g in strategy.gates)
         purity, recovered, f1 = strategy.purity[-1], strategy.recovered[-1], strategy.f1[-1]
-        lines.append(f"  {p + 1:3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
+        lines.append(f"  {found.number(p):3d}  {purity:7.1%} {recovered:7.1%}  {f1:.2f}  {gates}")
     return lines
 
 
@@ -187,7 +189,7 @@ def _comparison(found: Gating) -> list[str]:
     matches, (unions, union_f1) = compared.matches(), compared.unions()
     lines = [f"gates of {compared.source}:", "  population    F1   union F1  gate"]
     for g, p in enumerate(matches.tolist()):
-        matched = f"{p + 1:10d}  {compared.f1[g, p]:.2f}" if p >= 0 else f"{'none':>10}      "
+        matched = f"{found.number(p):10d}  {compared.f1[g, p]:.2f}" if p >= 0 else f"{'none':>10}      "
         union = f"{union_f1[g]:.2f} ({len(unions[g])})"
         lines.append(f"  {matched}  {union:>9}  {compared.gates[g]}")
     leaves = compared.leaves & (compared.sizes > 0)
@@ -213,5 +215,5 @@ def _table(found: Gating) -> list[str]:
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
     for p, title in enumerate(found.titles):
-        lines.append(f"  {p + 1:3d}  {shares[p]:>7}{ends[p]}  {title}")
+        lines.append(f"  {found.number(p):3d}  {shares[p]:>7}{ends[p]}  {title}")
     return lines

@@ -32,7 +32,7 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
     associate` compares them between the files.
 
     With --types, types.csv has the cell types of each file. The thresholds of a table come from these files;
-    examples are those of the run, whose files must be there.
+    examples come from the run, whose files must be there.
 
     \b
     Examples:

@@ -56,6 +56,7 @@ SHOWN = 6  # populations that are printed
     is_flag=True,
     help="Use Bayesian EM: one estimate, without intervals and without a check by several chains.",
 )
+@click.option("--no-map", is_flag=True, help="Do not draw the t-SNE map of the events.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 def command(
@@ -67,6 +68,7 @@ def command(
     seed: int | None,
     threads: int | None,
     quick: bool,
+    no_map: bool,
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -90,8 +92,6 @@ def command(
       dpmix run sample.fcs --types pbmc-t
       dpmix run sample.fcs --channel CD3 --channel CD4 --channel 'CD8*' --seed 7
     """
-    from dpmix.report import embedding
-
     if types is not None:
         from dpmix.inputs.type_examples import are_examples
         from dpmix.inputs.type_table import read_types
@@ -101,6 +101,7 @@ def command(
             require_classifiers()
         else:
             read_types(types)  # an error in the table ends the command before its work
+    with_map = False if no_map else None
     settings = [*_settings(channels, transform, seed, threads)]
     config, run = output / CONFIG, output / RUN
     kind: sampling.Kind = "bem" if quick else "mcmc"
@@ -113,7 +114,7 @@ def command(
         f"dpmix init {' '.join(map(quoted, files))} --output {quoted(config)}",
         f"dpmix {kind} {quoted(config)} --output {quoted(run)} {options}".rstrip(),
         f"dpmix gate {quoted(run)} --output {quoted(output / GATED)}"
-        + (" --map" if embedding.available() else "")
+        + (" --no-map" if no_map else "")
         + (f" --types {quoted(types)}" if types else ""),
     ]
     write_text(output / COMMANDS, "".join(f"{step}\n" for step in steps))
@@ -127,7 +128,7 @@ def command(
         summary=False,
         again="the same dpmix run command",
     )
-    found = _gate(run, output / GATED, types, threads, quiet)
+    found = _gate(run, output / GATED, types, threads, with_map, quiet)
     if not quiet:
         click.echo("\n".join([*_summary(found), f"commands that repeat each step: {output / COMMANDS}"]))
         click.echo(f"open {output / GATED / 'report.html'} in a browser")
@@ -207,14 +208,14 @@ def _drift(
     yield f"dpmix drift {' '.join(map(quoted, timed))} --output {quoted(folder)}"
 
 
-def _gate(run: Path, folder: Path, types: str | None, threads: int | None, quiet: bool) -> Gating:
+def _gate(
+    run: Path, folder: Path, types: str | None, threads: int | None, with_map: bool | None, quiet: bool
+) -> Gating:
     from dpmix.commands.gate import gate
-    from dpmix.report import embedding
     from dpmix.runs.display import ProgressDisplay
 
     engine = [] if threads is None else [f"engine.threads={threads}"]
     with ProgressDisplay(quiet):
-        with_map = embedding.available()
         return gate(run, folder, types=types, engine=engine, with_map=with_map, overwrite=True)
 
 
@@ -226,7 +227,7 @@ def _summary(found: Gating) -> list[str]:
     lines = [f"{found.n_events.sum():,} events, {found.n_populations} populations"]
     for p, title in enumerate(found.titles[:SHOWN]):
         ends = f" ({low[p]:.2%} to {high[p]:.2%})" if len(found.draws) > 1 else ""
-        lines.append(f"  {p + 1:3d}  {mean[p]:7.2%}{ends}  {title}")
+        lines.append(f"  {found.number(p):3d}  {mean[p]:7.2%}{ends}  {title}")
     if found.n_populations > SHOWN:
         rest = mean[SHOWN:].sum()
         lines.append(f"       {rest:7.2%}  in {found.n_populations - SHOWN} smaller populations")

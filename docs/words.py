@@ -40,8 +40,11 @@ REPLACEMENTS = {
     r"in place of": "instead of",
     r"so many": "this many; such a number of",
     r"cells found by judging": "explored cells",
+    r"as of (?=`)": "as in (a function)",
 }
 IN_PAGES = {r"(is|are|was|were|be|equals?) (that|those) of": "comes from, belongs to; or repeat the noun"}
+IN_USER_PAGES = {r"(that|those) of": "comes from, belongs to; or repeat the noun"}
+USER_PAGES = {"how-to", "explanation", "reference", "README.md", "tutorial.md", "coming-from.md"}
 SPACE = r"\s+(?:[#*/>|]+\s+)?"  # also over the end of a line, with the mark of a comment on the next one
 
 
@@ -59,6 +62,7 @@ OPENINGS = {
 }
 WORDS = compiled(REPLACEMENTS) | OPENINGS
 PAGE_WORDS = WORDS | compiled(IN_PAGES)
+USER_WORDS = WORDS | compiled(IN_USER_PAGES)
 
 
 def files(places: list[str]) -> list[Path]:
@@ -76,6 +80,8 @@ def problems(path: Path) -> list[str]:
     """One line for each match in a file, in the order of the file."""
     text = path.read_text(encoding="utf-8")
     words = PAGE_WORDS if path.suffix == ".md" else WORDS
+    if path.suffix == ".md" and USER_PAGES & set(path.parts):
+        words = USER_WORDS
     matches = [(match, write) for pattern, write in words.items() for match in pattern.finditer(text)]
     return [
         f'{path}:{text.count(chr(10), 0, match.start()) + 1}: "{" ".join(match[0].split())}": write "{write}"'

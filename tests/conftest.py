@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,14 @@ ON_GPU = os.environ.get("DPMIX_TEST_GPU") == "1"  # make test-gpu: the machine's
 if not ON_GPU and emulator.DRIVER.exists():
     emulator.load()
     os.environ["DPMIX_EMULATED_DEVICES"] = "0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_map_by_default() -> Iterator[None]:
+    """`gate` draws the map only where a test asks for it: it takes a second or more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpmix.report.embedding.available", lambda: False)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,7 +126,7 @@ def gate_anndata(
     KeyError
         There is no such layer, array or column.
     ConfigError, DataError, EngineError, OutputError
-        As of `dpmix.run_mcmc`.
+        As in `dpmix.run_mcmc`.
     """
     if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
         raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")
@@ -235,8 +235,10 @@ def _annotate(adata: AnnData, key: str, type_key: str, codes: Ints, path: Path, 
         ordered = table.column(name).to_numpy()
         columns[name] = np.empty_like(ordered)
         columns[name][order] = ordered
-    populations = [str(p) for p in range(1, gating.n_populations + 1)]
-    adata.obs[key] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
+    numbers = gating.all_numbers
+    adata.obs[key] = pandas.Categorical.from_codes(
+        np.searchsorted(numbers, columns["population"]), [str(number) for number in numbers]
+    )
     for name in COLUMNS[1:]:
         adata.obs[f"{key}_{name}"] = columns[name]
     if (types := gating.types) is not None:
@@ -282,7 +284,7 @@ def _table(gating: Gating, events: Ints, estimates: Estimates) -> Any:
 
     return pandas.DataFrame(
         {
-            "population": [str(p) for p in range(1, gating.n_populations + 1)],
+            "population": [str(number) for number in gating.all_numbers],
             "phenotype": list(gating.phenotypes),
             "full phenotype": list(gating.full_phenotypes),
             "events": events,
@@ -290,7 +292,7 @@ def _table(gating: Gating, events: Ints, estimates: Estimates) -> Any:
             "low": estimates.low,
             "high": estimates.high,
         },
-        index=[str(p) for p in range(1, gating.n_populations + 1)],
+        index=[str(number) for number in gating.all_numbers],
     )
 
 

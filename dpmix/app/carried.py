@@ -97,13 +97,17 @@ def _carried_over(live: Live, before: Live, earlier: Decisions) -> list[str]:
     for p in np.flatnonzero(partner >= 0).tolist():
         modes, name, colour = new.unions[partner[p]], old.names[p], old.colours[p]
         given: list[Action] = [Name(population=modes, name=name)] if name else []
-        given += [Colour(population=modes, colour=colour)] if colour != p else []
+        given += [Colour(population=modes, colour=colour)] if colour != old.labels[p] - 1 else []
         for action in given:
             decisions = decide.act(live.forest, decisions, action)
     if decisions.actions:
         write_decisions(live.path, decisions)
-    moved = [f"{p + 1} is now {q + 1}" for p, q in enumerate(partner.tolist()) if q not in (-1, p)]
-    lost = [f"{p + 1} {old.names[p]}".strip() for p in np.flatnonzero(partner < 0)]
+    moved = [
+        f"{old.labels[p]} is now {new.labels[q]}"
+        for p, q in enumerate(partner.tolist())
+        if q >= 0 and new.labels[q] != old.labels[p]
+    ]
+    lost = [f"{old.labels[p]} {old.names[p]}".strip() for p in np.flatnonzero(partner < 0)]
     return [
         *([f"Populations have other numbers than before: {', '.join(moved)}."] if moved else []),
         *([f"Populations that are not found any more: {', '.join(lost)}."] if lost else []),

@@ -42,6 +42,7 @@ from dpmix.inputs.type_table import (
 )
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide
+from dpmix.populations.draws.decide import Decided
 from dpmix.populations.draws.find import decided_populations
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
@@ -339,7 +340,7 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
     together = together.reshape(n_rows, n_populations)
     types, sizes = main_types(one.table, together), together.sum(axis=0)
     unknown = [p for p, name in enumerate(types) if name == UNKNOWN and sizes[p] >= LEAST_SUGGESTED]
-    suggested = suggestion(drawn, one, population, n_populations, unknown)
+    suggested = suggestion(drawn, one, population, chosen, unknown)
     cells = [line[1:] for line in type_lines(suggested)[1:]] if unknown else []
     markers = suggested.markers
     return {
@@ -356,12 +357,13 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
 
 
 def suggestion(
-    drawn: Drawn, one: Typed, population: Ints, n_populations: int, which: Sequence[int]
+    drawn: Drawn, one: Typed, population: Ints, chosen: Decided, which: Sequence[int]
 ) -> TypeTable:
     """Return populations as rows of a table; `population` is that of each event, int64 [M]."""
     channels = one.numbers[one.columns]
-    quartiles = quartiles_of(drawn.values[:, channels], population, n_populations)[:, [*which]]
-    return as_rows(one.table, which, levels_of(one.table, one.columns, one.markers, quartiles))
+    quartiles = quartiles_of(drawn.values[:, channels], population, len(chosen.names))[:, [*which]]
+    numbers = [chosen.labels[p] for p in which]
+    return as_rows(one.table, numbers, levels_of(one.table, one.columns, one.markers, quartiles))
 
 
 def with_population(
@@ -390,13 +392,13 @@ def with_population(
     table = one.table
     if not 0 <= population < len(chosen.names):
         raise ConfigError([f"population: need a number from 0 to {len(chosen.names) - 1}"])
-    of_event = population_of_events(live, chosen)[drawn.rows]
+    number, of_event = chosen.labels[population], population_of_events(live, chosen)[drawn.rows]
     if not (of_event == population).any():
-        raise ConfigError([f"population {population + 1} has none of the {len(of_event):,} events"])
-    new = suggestion(drawn, one, of_event, len(chosen.names), [population])
+        raise ConfigError([f"population {number} has none of the {len(of_event):,} events"])
+    new = suggestion(drawn, one, of_event, chosen, [population])
     if row is None:
         if new.is_silent.all():
-            raise ConfigError([f"population {population + 1} has no level of any marker of the table"])
+            raise ConfigError([f"population {number} has no level of any marker of the table"])
         name, numbers = chosen.names[population] or new.types[0], range(2, len(table.types) + 3)
         free = next(text for text in (name, *(f"{name} {k}" for k in numbers)) if text not in table.types)
         made = _joined(table, replace(new, types=(free,)))

@@ -180,7 +180,7 @@ def raw_values(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -
     ----------
     choice : Choice
     data : mapping
-        As of `checked`. Its compensation is used.
+        As in `checked`. Its compensation is used.
     matrix : sequence of sequence of float, optional
         Compensation instead of that of `data`: rows and columns are those of `choice.spillover`.
     """
@@ -222,7 +222,7 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
     Parameters
     ----------
     choice, data, matrix
-        As of `raw_values`.
+        As in `raw_values`.
     name : str
         Of the run, for the file of an edited matrix.
     """
@@ -283,7 +283,7 @@ def grid(
     Parameters
     ----------
     choice, data, matrix
-        As of `raw_values`.
+        As in `raw_values`.
     shown : sequence of str, optional
         Channels to show, at most `GRID_MOST`. Default: the first `GRID_CHANNELS` of the channels of `data`.
 

@@ -86,7 +86,7 @@ def estimate(
     Parameters
     ----------
     choice, data, matrix
-        As of `channels.look`; without `data` as `dpmix init` suggests.
+        As in `channels.look`; without `data` as `dpmix init` suggests.
     quick : bool
         Bayesian EM, otherwise MCMC.
     engine : EngineConfig

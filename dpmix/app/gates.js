@@ -36,7 +36,7 @@ async function showGates() {
 
 function populationButton(p) {
   const own = state.view.populations[p];
-  const button = element("button", { className: "badge", textContent: p + 1, title: `Show only these events: ${titleOf(p)}`, ariaPressed: String(state.only === p), onclick: () => only(p) });
+  const button = element("button", { className: "badge", textContent: own.number, title: `Show only these events: ${titleOf(p)}`, ariaPressed: String(state.only === p), onclick: () => only(p) });
   button.style.background = own.colour;
   button.style.color = own.ink;
   return button;
@@ -51,7 +51,7 @@ function drawGates(found) {
     name.textContent = gate.gate.split("/").at(-1);
     const matched = p < 0 ? [cell("none"), cell(), cell(), cell()]
       : [cell(populationButton(p), ...named(p)), cell(number(gate.f1)), cell(number(gate.precision)), cell(number(gate.recall))];
-    const union = gate.union.length ? `${number(gate.union_f1)} (${gate.union.map((one) => one + 1).join(", ")})` : "";
+    const union = gate.union.length ? `${number(gate.union_f1)} (${gate.union.map((one) => state.view.populations[one].number).join(", ")})` : "";
     return element("tr", {}, name, cell(gate.events.toLocaleString("en")), ...matched, cell(union));
   }));
   byId("gates-part").hidden = false;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -118,7 +118,13 @@ class Job:
 
 
 class Jobs:
-    """The commands started from the page, in their order. Runs wait for each other."""
+    """The commands started from the page, in their order. Runs wait for each other.
+
+    Attributes
+    ----------
+    on_start : callable
+        Called when a command was given; `active` is then true.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -126,6 +132,7 @@ class Jobs:
         self._jobs: list[Job] = []
         self._lock, self._turn = Lock(), Lock()
         self._ended = False
+        self.on_start: Callable[[], None] = lambda: None
 
     def start(self, *commands: Arguments, queued: bool = False) -> Job:
         """Start commands, one after another; queued: when the queued ones before have ended."""
@@ -134,8 +141,10 @@ class Jobs:
             log = Path(self._logs.name) / f"{number}.txt"
             if self._ended:
                 raise ConfigError(["the server ends; no command starts any more"])
-            self._jobs.append(Job(number, commands, self._folder, log, self._turn if queued else None))
-            return self._jobs[-1]
+            job = Job(number, commands, self._folder, log, self._turn if queued else None)
+            self._jobs.append(job)
+        self.on_start()
+        return job
 
     def states(self) -> list[dict[str, Any]]:
         """Return the states of all commands."""
@@ -145,6 +154,11 @@ class Jobs:
     def running(self) -> bool:
         """True while a command runs."""
         return any(job.state_now == "running" for job in self._jobs)
+
+    @property
+    def active(self) -> bool:
+        """True while a command waits or runs."""
+        return any(job.state_now in ("waiting", "running") for job in self._jobs)
 
     def find(self, number: int) -> Job | None:
         """Return a command by its number; None if it does not exist."""

@@ -25,7 +25,7 @@ from dpmix.app.live import Live, inside, levels_of, most_probable, population_of
 from dpmix.commands.explore import numbers
 from dpmix.errors import ConfigError, DataError
 from dpmix.explore.count import Bools, Found
-from dpmix.explore.exploration import explorer_of, learn_ahead
+from dpmix.explore.exploration import HeldDevices, explorer_of
 from dpmix.explore.explorer import Explorer
 from dpmix.explore.judgements import (
     CHECK,
@@ -102,7 +102,7 @@ def revision(path: Path) -> str:
         raise ConfigError([f"{path.name}: cannot be read: {error.strerror}"]) from None
 
 
-def open_judging(live: Live, path: Path, known: Judging | None) -> Judging:
+def open_judging(live: Live, path: Path, known: Judging | None, held: HeldDevices | None = None) -> Judging:
     """Return the judgements of a file, and the posterior at all events of the run.
 
     Parameters
@@ -112,6 +112,8 @@ def open_judging(live: Live, path: Path, known: Judging | None) -> Judging:
     known : Judging, optional
         Judgements of the run before. If the file has only further screens, only these are computed. `known`
         cannot be used any more.
+    held : HeldDevices, optional
+        Devices of the run's events. Default: devices that are free again when this returns.
 
     Raises
     ------
@@ -127,6 +129,7 @@ def open_judging(live: Live, path: Path, known: Judging | None) -> Judging:
         task.config.engine,
         task.backend,
         known.explorer if known else None,
+        held,
     )
     return Judging(own, judgements, explorer)
 
@@ -262,7 +265,7 @@ def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, 
     ends = explored.proportions(found, len(events.values))
     own = colour(explored.free_colour(chosen.colours, len(chosen.names)))
     return {
-        "number": len(chosen.names) + 1,
+        "number": max(chosen.labels) + 1,
         "name": explored.NAME,
         "phenotype": phenotype,
         "colour": own,
@@ -292,7 +295,7 @@ def stored(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
     }
 
 
-def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict[str, Any]:
+def state(live: Live, run: Path, judging: Judging, decisions: Decisions, held: HeldDevices) -> dict[str, Any]:
     """Return the same as `stored`, the numbers to stop by, and the events found among those of the pictures.
 
     The number of wanted events is counted, and what the next screen needs is learned.
@@ -301,7 +304,9 @@ def state(live: Live, run: Path, judging: Judging, decisions: Decisions) -> dict
     noise = float(np.sqrt(posterior.judged.covariance.noise))
     is_found = found_among(judging, live.rows)
     # While the person looks at the numbers: the next screen then waits for less.
-    learn_ahead(judging.explorer, task.events, task.config.engine, task.backend)
+    if judging.explorer.is_to_learn():
+        with held.used() as device:
+            judging.explorer.learn_ahead(device)
     return stored(live, run, judging) | {
         "lines": numbers(judging.judgements, found, noise, len(task.events.values)),
         "found": 0 if found is None else found.n_found,

@@ -25,14 +25,8 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide, find
 from dpmix.populations.draws.decide import Decided
-from dpmix.populations.draws.find import (
-    cast_votes,
-    components_of,
-    forest_of,
-    reference_of,
-    weights_of,
-)
-from dpmix.populations.draws.forest import Forest
+from dpmix.populations.draws.find import forest_of, reference_of
+from dpmix.populations.draws.forest import Forest, cast_votes, components_of, weights_of
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task, prepare
 from dpmix.populations.events.estimates import interval
@@ -70,7 +64,7 @@ class Live:
     n_draws : int
         Number of draws that was asked for; the run may have fewer.
     votes : list of float64 [K, L] and int64 [K]
-        Of each draw, as of `dpmix.populations.draws.find.cast_votes`.
+        Of each draw, as in `dpmix.populations.draws.forest.cast_votes`.
     rows : int64 [M]
         Numbers of the events of the densities, among those of the run.
     values : float32 [M, D]
@@ -317,6 +311,7 @@ def _populations(
     return [
         {
             "modes": modes,
+            "number": chosen.labels[p],
             "name": chosen.names[p],
             "phenotype": found[p],
             "full": full[p],

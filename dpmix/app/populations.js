@@ -81,7 +81,7 @@ const element = (name, properties = {}, ...children) => {
   made.append(...children);
   return made;
 };
-const titleOf = (p) => { const own = state.view.populations[p], type = cellType(p); return `${p + 1} ${type && type !== own.name ? `${type}: ` : ""}${own.name || own.phenotype}`; };
+const titleOf = (p) => { const own = state.view.populations[p], type = cellType(p); return `${own.number} ${type && type !== own.name ? `${type}: ` : ""}${own.name || own.phenotype}`; };
 
 function showRows() {
   const ticked = new Set(tickedRows().map((p) => p.key)), focus = document.activeElement?.dataset?.key;
@@ -89,17 +89,17 @@ function showRows() {
   const most = largestShare();
   byId("rows").replaceChildren(...populations.map((own, p) => {
     const key = own.modes.join(" ");
-    const tick = element("input", { type: "checkbox", className: "tick", checked: ticked.has(key), ariaLabel: `tick population ${p + 1}`, onchange: showButtons });
+    const tick = element("input", { type: "checkbox", className: "tick", checked: ticked.has(key), ariaLabel: `tick population ${own.number}`, onchange: showButtons });
     tick.dataset.key = `tick ${key}`;
     tick.dataset.population = p;
-    const badge = element("button", { className: "badge", textContent: p + 1, title: "Show only these events; right click or c: colour", ariaPressed: String(state.only === p), onclick: () => only(p) });
+    const badge = element("button", { className: "badge", textContent: own.number, title: "Show only these events; right click or c: colour", ariaPressed: String(state.only === p), onclick: () => only(p) });
     badge.style.background = own.colour;
     badge.style.color = own.ink;
     badge.dataset.key = `badge ${key}`;
     dragType(badge, p);
     badge.oncontextmenu = (event) => { event.preventDefault(); choose(p, badge); };
     badge.onkeydown = (event) => { if (event.key === "c") { event.stopPropagation(); choose(p, badge); } };
-    const name = element("input", { className: "name", value: own.name, maxLength: 60, ariaLabel: `name of population ${p + 1}` });
+    const name = element("input", { className: "name", value: own.name, maxLength: 60, ariaLabel: `name of population ${own.number}` });
     name.onchange = () => decide({ do: "name", population: own.modes, name: name.value });
     name.dataset.key = `name ${key}`;
     return element("tr", {},
@@ -137,7 +137,7 @@ function showShares() {
 const foundRow = () => (rare.known?.population ? [rare.known.population] : []);
 
 function exploredRow(own, most) {
-  const badge = element("button", { className: "badge", textContent: state.view.populations.length + 1, title: "Select these events in the plots", ariaPressed: "false", onclick: highlightFound });
+  const badge = element("button", { className: "badge", textContent: state.view.populations.at(-1).number + 1, title: "Select these events in the plots", ariaPressed: "false", onclick: highlightFound });
   badge.style.background = own.colour;
   badge.style.color = own.ink;
   badge.dataset.key = "badge explored";
@@ -163,7 +163,7 @@ function choose(p, badge) {
   const own = state.view.populations[p];
   const close = () => { panel.remove(); badge.focus(); };
   const colour = (number) => { close(); decide({ do: "colour", population: own.modes, colour: number }); };
-  const panel = element("div", { className: "palette", role: "dialog", ariaLabel: `colour of population ${p + 1}` },
+  const panel = element("div", { className: "palette", role: "dialog", ariaLabel: `colour of population ${own.number}` },
     ...palette.map((code, number) => {
       const button = element("button", { title: `colour ${number + 1}`, ariaLabel: `colour ${number + 1}`, onclick: () => colour(number) });
       button.style.background = code;

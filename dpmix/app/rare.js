@@ -158,7 +158,7 @@ function card(own, at) {
   const { population: p } = own, population = state.view.populations[p];
   const sample = state.opened.samples.length > 1 ? `${own.sample}, ` : "";
   const made = element("div", { className: "card", tabIndex: 0, role: "group", ariaLabel: `candidate ${at + 1}, ${sample}event ${own.event}` });
-  const badge = element("span", { className: "badge", textContent: p + 1 });
+  const badge = element("span", { className: "badge", textContent: population.number });
   badge.style.background = population.colour;
   badge.style.color = population.ink;
   const check = rare.screen.checks.includes(own.row) ? " (check)" : "";

@@ -317,4 +317,5 @@ def serve(folder: Path, port: int, started: Callable[[str], None]) -> None:
         by = asyncio.run(run())
     finally:
         workspace.jobs.stop_all()
+        workspace.release_devices()
     raise SystemExit(128 + by)

@@ -174,11 +174,11 @@ function showUnknown() {
   byId("types-unknown-part").hidden = !found.length;
   byId("types-unknown").replaceChildren(...found.map(({ population: p, cells }) => {
     const own = state.view.populations[p];
-    const badge = element("span", { className: "badge", textContent: p + 1, title: "Drag it to a row" });
+    const badge = element("span", { className: "badge", textContent: own.number, title: "Drag it to a row" });
     badge.style.background = own.colour;
     badge.style.color = own.ink;
     dragType(badge, p);
-    const rows = element("select", { ariaLabel: `let a row include population ${p + 1}` }, new Option("Include it in …", ""), ...types.grid.filter(isComplete).map((row, at) => new Option(row[0], at)));
+    const rows = element("select", { ariaLabel: `let a row include population ${own.number}` }, new Option("Include it in …", ""), ...types.grid.filter(isComplete).map((row, at) => new Option(row[0], at)));
     rows.onchange = () => widen(p, types.grid.filter(isComplete)[Number(rows.value)]);
     return element("li", {}, badge, ` ${own.percent} `, element("span", { className: "cells", textContent: cells || own.phenotype }), " ",
       element("button", { type: "button", textContent: "Make a row", onclick: () => typesAction(() => changeTypes("add_type", { population: p })) }), " ", rows);
@@ -188,7 +188,7 @@ function showUnknown() {
 // Any population can be dragged to a row of the table.
 function dragType(badge, p) {
   badge.draggable = true;
-  badge.ondragstart = (event) => { types.dragged = p; event.dataTransfer.setData("text/plain", String(p + 1)); };
+  badge.ondragstart = (event) => { types.dragged = p; event.dataTransfer.setData("text/plain", String(state.view.populations[p].number)); };
   badge.ondragend = () => { types.dragged = null; };
 }
 

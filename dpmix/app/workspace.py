@@ -25,6 +25,7 @@ from dpmix.app.live import Live
 from dpmix.app.points import Points
 from dpmix.commands.gate import WORKSPACE_FORMAT
 from dpmix.errors import ConfigError
+from dpmix.explore.exploration import HeldDevices
 from dpmix.explore.screen import FURTHER
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.draws import decide
@@ -55,6 +56,8 @@ class Workspace(Folder):
         self._points_lock = RLock()
         self._lives: dict[Path, tuple[tuple[int, int], Live]] = {}
         self._judging: tuple[Live, Judging] | None = None
+        self._held: tuple[Live, HeldDevices] | None = None
+        self.jobs.on_start = self.release_devices
         self._points: tuple[Live, Points] | None = None
         self._gated: tuple[Any, Gated] | None = None
         self._types_lock = RLock()  # taken before the first one
@@ -200,7 +203,8 @@ class Workspace(Folder):
         """
         with self._judging_lock:
             one, own = self._live(run), self._opened_judging(run)
-            return judging.state(one, self.inside(run), own, live.decisions_of(one))
+            decisions = live.decisions_of(one)
+            return judging.state(one, self.inside(run), own, decisions, self._held_devices(one))
 
     def candidates(
         self, run: str, further: float = FURTHER, selected: list[int] | None = None
@@ -349,8 +353,24 @@ class Workspace(Folder):
         if known is None or known[0] is not one or known[1].revision != judging.revision(path):
             before = known[1] if known and known[0] is one else None
             known = self._judging = None  # after an error, the one before may be incomplete
-            self._judging = known = one, judging.open_judging(one, path, before)
+            own = judging.open_judging(one, path, before, self._held_devices(one))
+            self._judging = known = one, own
         return known[1]
+
+    def _held_devices(self, one: Live) -> HeldDevices:
+        """Return the devices for a run's events, which stay open while no command waits or runs."""
+        if self._held is None or self._held[0] is not one:
+            self.release_devices()
+            task = one.task
+            held = HeldDevices(task.events, task.config.engine, task.backend, lambda: not self.jobs.active)
+            self._held = one, held
+        return self._held[1]
+
+    def release_devices(self) -> None:
+        """Free the devices that hold events for judging, after a computation in progress."""
+        with self._judging_lock:
+            if self._held is not None:
+                self._held[1].release()
 
     def _current_judging(self, run: str, revision: str) -> tuple[Path, Judging]:
         own = self._opened_judging(run)

@@ -36,6 +36,8 @@ EXPLORED = "explored.csv"
 HIERARCHY_TABLE, HIERARCHY = "hierarchy.csv", "hierarchy.xml"
 STRATEGY_FILES = (TABLE, GATES, HIERARCHY_TABLE, HIERARCHY)
 
+FinishMap = Callable[[npt.NDArray[np.int32]], Map | None]
+
 
 @dataclass(frozen=True)
 class Additions:
@@ -59,7 +61,7 @@ class Additions:
     @classmethod
     def of(
         cls,
-        with_map: bool,
+        with_map: bool | None,
         strategy: bool,
         workspace: bool,
         compare_with: str | os.PathLike[str] | None,
@@ -67,7 +69,7 @@ class Additions:
     ) -> Additions:
         """Return the results asked for, with the gates of the file to compare with.
 
-        A workspace has the gates of the strategies.
+        A workspace has the gates of the strategies. None for the map: there is one if openTSNE is installed.
 
         Raises
         ------
@@ -76,6 +78,8 @@ class Additions:
         """
         if with_map:
             embedding.need()
+        if with_map is None:
+            with_map = embedding.available()
         manual = None if compare_with is None else ManualGates(Path(compare_with), "--compare")
         return cls(with_map, strategy or workspace, workspace, manual, tuple(judged))
 
@@ -125,22 +129,26 @@ class Additions:
         return tuple(name for name, wanted in asked.items() if wanted)
 
     @contextmanager
-    def drawing_map(
-        self, task: Task, population: npt.NDArray[np.int32]
-    ) -> Iterator[Callable[[], Map | None]]:
-        """Draw the map in a thread of its own while other files are written.
+    def drawing_map(self, task: Task) -> Iterator[FinishMap]:
+        """Draw the map in a thread of its own: it needs no populations, only their colours.
 
         Yields
         ------
         callable
-            Waits for the map and returns it; None if none was asked for.
+            Waits for the map and returns it, given the most probable population of each event, int32 [N].
+            Returns None if none was asked for.
         """
         if not self.with_map:
-            yield lambda: None
+            yield lambda population: None
             return
         with ThreadPoolExecutor(1, thread_name_prefix="map") as pool:
-            own = task.events.values, population, task.config.seed
-            yield pool.submit(embedding.make_map, *own).result
+            drawn = pool.submit(embedding.place_events, task.events.values, task.config.seed)
+
+            def finished(population: npt.NDArray[np.int32]) -> Map:
+                rows, places = drawn.result()
+                return Map(places, population[rows].astype(np.int64))
+
+            yield finished
 
     def add(self, task: Task, gating: Gating, population: npt.NDArray[np.int32], folder: Path) -> Gating:
         """Compute the results but the map, write their tables, and return the gating with them.
@@ -160,7 +168,7 @@ class Additions:
         if self.manual:
             samples = gated_samples(task.events, self.manual)
             compared = compare(as_text(self.manual.path), samples, population, gating.n_populations)
-            tables.write_comparison(folder / COMPARISON, compared, gating.phenotypes)
+            tables.write_comparison(folder / COMPARISON, compared, gating)
             warnings = *gating.warnings, *unread_gates(task.events, self.manual)
             gating = replace(gating, comparison=compared, warnings=warnings)
         if gating.exploration:
@@ -178,7 +186,7 @@ def _with_strategies(task: Task, gating: Gating, population: npt.NDArray[np.int3
         gating = replace(gating, explored_strategy=find_strategies(events, is_found, 2, seed)[1])
     unions = unions_of(gating.tree, gating.modes)
     gating = replace(gating, hierarchy=find_nested(events, population, found, unions, seed))
-    hierarchy = nested(gating.hierarchy)
+    hierarchy = nested(gating, gating.hierarchy)
     tables.write_strategy(folder / TABLE, gating)
     tables.write_hierarchy(folder / HIERARCHY_TABLE, gating, hierarchy)
     parent = task.config.data.gate.population if task.config.data.gate else ""

@@ -135,7 +135,7 @@ def _who(study: Study, population: int) -> tuple[object, ...]:
     if draws.by_type:
         return (name,)
     types = ("".join(draws.population_types[population : population + 1]),) if draws.population_types else ()
-    return (population + 1, *types, name)
+    return (draws.number(population), *types, name)
 
 
 def _head(study: Study) -> tuple[str, ...]:

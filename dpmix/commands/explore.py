@@ -107,7 +107,7 @@ def explore(
     size : int
         Events of the screen.
     n_draws, level, n_populations, decisions, engine
-        As of `dpmix.commands.gate.gate`.
+        As in `dpmix.commands.gate.gate`.
 
     Raises
     ------

@@ -33,7 +33,7 @@ from dpmix.populations.tree.decisions import read_decisions
 from dpmix.populations.types.draws import type_draws
 from dpmix.populations.types.examples import assign_by_examples, require_classifiers
 from dpmix.populations.types.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
-from dpmix.report import event_files, figures, findings, fit, page, shifts, tables, type_tables
+from dpmix.report import embedding, event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.labels import shown
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.diagnostics import convergence
@@ -69,7 +69,7 @@ def gate(
     formats: Sequence[str] = ("parquet",),
     memberships: bool = False,
     state_values: bool = False,
-    with_map: bool = False,
+    with_map: bool | None = None,
     strategy: bool = False,
     compare: str | Path | None = None,
     judged: Sequence[str | Path] = (),
@@ -94,9 +94,11 @@ def gate(
     data, formats : sequence of str or Path, optional
         Files or globs to gate instead of the run's own; formats of event files: parquet, csv, h5ad, fcs. wsp
         writes the gates of `strategy` as a workspace of FlowJo instead (`dpmix.report.flowjo`).
-    memberships, state_values, with_map, strategy, overwrite : bool
-        Write all memberships to Parquet and CSV; the values of state channels, too; draw a t-SNE map; find
-        gates; replace existing files.
+    memberships, state_values, strategy, overwrite : bool
+        Write all memberships to Parquet and CSV; the values of state channels, too; find gates; replace
+        existing files.
+    with_map : bool, optional
+        Draw a t-SNE map of at most 20,000 events (`dpmix.report.embedding`). None: if openTSNE is installed.
     calibrated : bool
         Subtract the posterior mean of each sample's shift (model.shifts) from the values in h5ad and
         FCS files.
@@ -153,31 +155,34 @@ def gate(
         overwrite,
         _inputs(task),
     )
-    with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
-        found = task.find_populations(n_draws, level, n_populations, by_hand)
-        own = _own_terms(task, found)
-        typed = None if known is None else known.assign(task, found, own, type_certainty)
-        gating, population = _write_events(
-            task,
-            found,
-            folder,
-            formats,
-            memberships,
-            moved,
-            own,
-            explored,
-            state_values,
-            without_artefacts,
-            typed,
-        )
-    _say_verdict(gating)
-    one = findings.one_population_warning(gating)
-    for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
-        if warning:
-            log.warning("%s", warning)
-    with asked.drawing_map(task, population) as finished_map:
+    if with_map is None and not asked.with_map:
+        log.info(embedding.HINT)
+    with asked.drawing_map(task) as finished_map:
+        with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
+            found = task.find_populations(n_draws, level, n_populations, by_hand)
+            own = _own_terms(task, found)
+            typed = None if known is None else known.assign(task, found, own, type_certainty)
+            gating, population = _write_events(
+                task,
+                found,
+                folder,
+                formats,
+                memberships,
+                moved,
+                own,
+                explored,
+                state_values,
+                without_artefacts,
+                typed,
+            )
+        _say_verdict(gating)
+        one = findings.one_population_warning(gating)
+        for warning in (_unfinished(task.run), findings.few_draws_warning(gating), one):
+            if warning:
+                log.warning("%s", warning)
         gating = asked.add(task, gating, population, folder)
-        return _write_report(task, found, _with_cards(task, gating, population), folder, finished_map)
+        gating = _with_cards(task, gating, population)
+        return _write_report(task, found, gating, folder, lambda: finished_map(population))
 
 
 def predict(
@@ -384,7 +389,7 @@ def _write_events(
         channels=task.events.channels,
         samples=task.events.samples,
         sources=task.events.sources,
-        n_populations=found.n_populations,
+        labels=found.labels or range(1, found.n_populations + 1),
         memberships=memberships,
         explored=explored is not None,
         to_raw=None if moved is None else task.events.scaling.transformed_to_raw,

@@ -42,12 +42,12 @@ class ChannelLevels:
     Attributes
     ----------
     measured : Positive
-    phenotypes : tuple of str
-        P names.
+    phenotypes : dict of int to str
+        Name of each population, by its number.
     """
 
     measured: Positive
-    phenotypes: tuple[str, ...]
+    phenotypes: dict[int, str]
 
 
 def levels(
@@ -68,7 +68,7 @@ def levels(
     run_file, output : str or Path
         Run file, and the folder to write to, created if missing.
     n_draws, level, n_populations, decisions, engine, overwrite
-        As of `dpmix.commands.gate.gate`.
+        As in `dpmix.commands.gate.gate`.
 
     Raises
     ------
@@ -92,7 +92,9 @@ def levels(
         for k in range(3):
             if (known := measured.thresholds(k, d)) is not None:
                 ends[k, d] = known[0]
-    made = ChannelLevels(measured, names_of_events(values, own, ends, events.channels, found.n_populations))
+    names = names_of_events(values, own, ends, events.channels, found.n_populations)
+    numbers = found.labels or range(1, found.n_populations + 1)
+    made = ChannelLevels(measured, dict(zip(numbers, names, strict=True)))
     with writing(folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
     write_text(folder / TABLES[0], csv_text(_threshold_rows(measured)))
@@ -141,8 +143,8 @@ def _positive_rows(made: ChannelLevels) -> Iterator[Sequence[object]]:
         if (found := measured.shares(d)) is None:
             continue
         for s, sample in enumerate(samples):
-            for p, phenotype in enumerate((*made.phenotypes, "")):
-                name = ALL if p == len(made.phenotypes) else p + 1
+            populations = *made.phenotypes.items(), (ALL, "")
+            for p, (name, phenotype) in enumerate(populations):
                 yield sample, name, phenotype, channel, *(f"{each[s, p]:.6g}" for each in found)
 
 

@@ -40,7 +40,7 @@ def run_to_end(
     overwrite : bool
         Replace an existing run file.
     on_sweep, should_stop : callable
-        As of `dpmix.runs.mcmc.run_mcmc`.
+        As in `dpmix.runs.mcmc.run_mcmc`.
     """
     if chosen.finished is not None:
         _judge(chosen.finished, chosen)

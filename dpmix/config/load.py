@@ -60,7 +60,7 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
     name : str
         Name of the text in error messages, for example its file.
     overrides : sequence of str
-        As of `load_config`.
+        As in `load_config`.
 
     Returns
     -------

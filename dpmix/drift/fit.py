@@ -154,7 +154,7 @@ def fit_blocks(
     prior : SignalPrior
         Of blocks.
     correlation, threads, device
-        As of `fit`.
+        As in `fit`.
     """
     n = len(times)
     # The comparison needs the exact density of all blocks, which takes linear time for Markov processes

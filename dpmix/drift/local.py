@@ -222,7 +222,7 @@ def local_blocks(
     Parameters
     ----------
     points, fit, slope_sd, threads, device
-        As of `local_posterior`.
+        As in `local_posterior`.
     """
     starts = group_starts(len(points.times), MOST_BLOCKS)
     if len(starts) == len(points.times):

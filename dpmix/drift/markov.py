@@ -54,7 +54,7 @@ def smooth(times: Array, noise: Array, covariance: Covariance, columns: Array) -
     Parameters
     ----------
     times, noise, covariance, columns
-        As of `whiten`. At times with a noise of infinity there is no value; a column has 0 there.
+        As in `whiten`. At times with a noise of infinity there is no value; a column has 0 there.
 
     Returns
     -------

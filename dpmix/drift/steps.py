@@ -127,7 +127,7 @@ def keep_steps(
     changes : list of int
         First block of each stretch but the first, ascending.
     correlation
-        As of `dpmix.drift.covariance`.
+        As in `dpmix.drift.covariance`.
     """
     changes = _largest_jumps(values, changes)
     if not changes:

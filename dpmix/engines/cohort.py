@@ -68,7 +68,7 @@ class CohortEngine(CohortSummingEngine):
     Parameters
     ----------
     events : float32 [N, D]
-        As of `CpuEngine`.
+        As in `CpuEngine`.
     starts : int64 [S + 1]
         Ascending, from 0 to the number of events of the run: events starts[s] to starts[s + 1] belong to
         sample s.
@@ -77,14 +77,14 @@ class CohortEngine(CohortSummingEngine):
     threads : int, optional
         Default: the number of cores that the process may use.
     pruning, weight_floor, scratch, weights
-        As of `CpuEngine`.
+        As in `CpuEngine`.
     isa : str, optional
-        As of `CpuEngine`.
+        As in `CpuEngine`.
 
     Raises
     ------
     ValueError, DataError
-        As of `CpuEngine`.
+        As in `CpuEngine`.
     """
 
     def __init__(

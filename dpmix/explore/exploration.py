@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,6 +46,53 @@ class Exploration:
     values: Floats
 
 
+class HeldDevices:
+    """Devices that compute the posterior at all events, and may keep the events between uses; or the CPU.
+
+    Parameters
+    ----------
+    events : Events
+    engine : EngineConfig
+        Devices.
+    backend : "cpu" or "cuda"
+    keep : callable, optional
+        Returns, after each use, whether the devices stay open. Default: they are free again after each.
+    """
+
+    def __init__(
+        self, events: Events, engine: EngineConfig, backend: str, keep: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._events, self._engine, self._backend, self._keep = events, engine, backend, keep
+        self._device: CudaGaussianProcess | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[CudaGaussianProcess | None]:
+        """Yield the devices, opened if they are not; None for the CPU.
+
+        Raises
+        ------
+        DpmixError
+            A device cannot be used.
+        """
+        if self._backend == "cuda" and self._device is None:
+            from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess  # imports PyCUDA, optional
+
+            self._device = CudaGaussianProcess(self._events.values, self._engine.devices)
+        try:
+            yield self._device
+        except BaseException:  # perhaps of the devices; the next use opens those that are there then
+            self.release()
+            raise
+        if not self._keep():
+            self.release()
+
+    def release(self) -> None:
+        """Free the devices; the next use opens them again."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()
+
+
 def explorer_of(
     events: Events,
     judgements: Judgements,
@@ -53,6 +100,7 @@ def explorer_of(
     engine: EngineConfig,
     backend: str,
     known: Explorer | None = None,
+    held: HeldDevices | None = None,
 ) -> Explorer:
     """Return the explorer of a run's events, given all judgements.
 
@@ -64,10 +112,12 @@ def explorer_of(
     engine : EngineConfig
         Threads and devices.
     backend : "cpu" or "cuda"
-        What computes the posterior at all events. Devices are free again when this returns.
+        What computes the posterior at all events.
     known : Explorer, optional
         An earlier one of the same events. If the judgements only add screens to its own, it is continued, and
         only these are computed. The result has the same bits.
+    held : HeldDevices, optional
+        Devices of these events. Default: devices that are free again when this returns.
 
     Raises
     ------
@@ -80,7 +130,7 @@ def explorer_of(
     m = len(known.rows)
     if m < len(judgements.rows):
         one = judgements
-        with _device(events, engine, backend) as device:
+        with (held or HeldDevices(events, engine, backend)).used() as device:
             known.judge(one.rows[m:], one.values[m:], one.checks[m:], one.screens[m:], device)
     return known
 
@@ -98,28 +148,6 @@ def _continues(judgements: Judgements, known: Explorer) -> bool:
         )
     )
     return same and judgements.screens[m - 1 : m].tolist() != judgements.screens[m : m + 1].tolist()
-
-
-def learn_ahead(explorer: Explorer, events: Events, engine: EngineConfig, backend: str) -> None:
-    """Let an explorer compute what the next screen needs anyway; parameters: see `explorer_of`."""
-    if explorer.is_to_learn():
-        with _device(events, engine, backend) as device:
-            explorer.learn_ahead(device)
-
-
-@contextmanager
-def _device(events: Events, engine: EngineConfig, backend: str) -> Iterator[CudaGaussianProcess | None]:
-    """Yield devices that hold the events; None for the CPU."""
-    if backend != "cuda":
-        yield None
-        return
-    from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess  # imports PyCUDA, which is optional
-
-    device = CudaGaussianProcess(events.values, engine.devices)
-    try:
-        yield device
-    finally:
-        device.close()
 
 
 def exploration(

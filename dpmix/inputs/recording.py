@@ -210,7 +210,7 @@ def judge_rate(times: Array, device: Device | None = None, local: bool = False) 
     device : Device, optional
         Fit on this device. Default: the CPU.
     local : bool
-        As of `judge`.
+        As in `judge`.
     """
     count = int(np.clip(len(times) // BIN_EVENTS, 10, 500))
     edges = np.linspace(times[0], times[-1], count + 1)

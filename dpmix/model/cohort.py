@@ -70,7 +70,7 @@ def start(log_base: Array, shares: Array, groups: Ints, prior: Prior) -> Cohort:
     log_base : float64 [K]
         log beta.
     shares, groups, prior : float64 [S], int64 [S], Prior
-        As of `Cohort`.
+        As in `Cohort`.
     """
     n_groups, dim = int(groups.max()) + 1, len(prior.m)
     return Cohort(
@@ -84,7 +84,7 @@ def start(log_base: Array, shares: Array, groups: Ints, prior: Prior) -> Cohort:
 
 
 def draw_prior(log_base: Array, shares: Array, groups: Ints, prior: Prior, stream: Stream) -> Cohort:
-    """Draw all values from the prior, given log beta [K]; parameters as of `start`."""
+    """Draw all values from the prior, given log beta [K]; parameters as in `start`."""
     empty = start(log_base, shares, groups, prior)
     kappa = gamma_variate(prior.kappa_shape, prior.kappa_rate, stream.step(Step.CONCENTRATION))
     rng = stream.step(Step.SAMPLE_WEIGHTS)

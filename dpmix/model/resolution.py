@@ -61,7 +61,7 @@ def of_clouds(mixture: Mixture, resolution: Array | None) -> Mixture:
     ----------
     mixture : Mixture
     resolution : float64 [D] or None
-        As of `blurred`; None returns the mixture as it is.
+        As in `blurred`; None returns the mixture as it is.
     """
     if resolution is None:
         return mixture

@@ -81,7 +81,7 @@ def sample_weights(starts: Ints, relative: Array | None) -> SampleWeights | None
     Parameters
     ----------
     starts : int64 [S + 1]
-        As of `SampleWeights`.
+        As in `SampleWeights`.
     relative : float64 [S] or None
         Weight of an event of each sample, up to a common factor. None: every sample has the same total
         weight, N / (S' N_s) for each of its N_s events, with S' the number of samples that have events.

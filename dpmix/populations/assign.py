@@ -75,6 +75,7 @@ def assign_events(
                     log_density=log_density,
                     implausible=log_density < found.least_density,
                     state=None if events.state is None else events.state.values[start:stop],
+                    labels=found.labels,
                 )
                 yield block, counts
                 progress.add(stop - start)

@@ -8,6 +8,7 @@ S samples, D channels, P populations of the mixture, T draws.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ class Explored:
         As of the other populations.
     colour : int
         Number of its colour (`dpmix.report.palette`).
+    number : int
+        The next one after those of the populations.
     sizes : int64 [S]
         Events found.
     quantiles : float64 [5, D]
@@ -50,6 +53,7 @@ class Explored:
     index: int
     phenotype: str
     colour: int
+    number: int
     sizes: Ints
     quantiles: Array
     proportion: float
@@ -58,8 +62,8 @@ class Explored:
 
     @property
     def title(self) -> str:
-        """Number from 1, and name."""
-        return f"{self.index + 1} {NAME}"
+        """Number and name."""
+        return f"{self.number} {NAME}"
 
 
 def explored_of(gating: Gating) -> Explored | None:
@@ -74,6 +78,7 @@ def explored_of(gating: Gating) -> Explored | None:
         index=gating.n_populations,
         phenotype=phenotype(quantiles, len(one.values), quartiles, gating.levels, sizes, gating.channels),
         colour=free_colour(gating.colours, gating.n_populations),
+        number=next_number(gating.labels, gating.n_populations),
         sizes=one.sizes,
         quantiles=quantiles,
         **proportions(one.found, int(gating.n_events.sum())),
@@ -102,6 +107,7 @@ def with_explored(draws: SampleDraws) -> SampleDraws:
         medians=np.concatenate([draws.medians, medians], axis=2),
         phenotypes=(*draws.phenotypes, NAME),
         names=(*draws.names, NAME) if draws.names else (),
+        labels=(*draws.labels, next_number(draws.labels, len(draws.phenotypes))) if draws.labels else (),
     )
 
 
@@ -127,7 +133,7 @@ def phenotype(
     quartiles : float64 [2, P, D]
         Of the populations of the mixture.
     levels, sizes, channels
-        As of `dpmix.populations.events.names.names_of`.
+        As in `dpmix.populations.events.names.names_of`.
     """
     lower, upper = np.concatenate([quartiles, quantiles[[1, 3], None]], axis=1)
     return names_of(lower, upper, levels, [*sizes, found], channels)[-1]
@@ -142,6 +148,11 @@ def proportions(found: Found, n_events: int) -> dict[str, float]:
 def free_colour(colours: tuple[int, ...], n_populations: int) -> int:
     """Return the first number of a colour from P on that no population has."""
     return next(n for n in range(n_populations, 2 * n_populations + 1) if n not in colours)
+
+
+def next_number(labels: Sequence[int], n_populations: int) -> int:
+    """Return the number after those of P populations, `labels` or 1..P."""
+    return max(labels, default=n_populations) + 1
 
 
 def extended(gating: Gating) -> Gating:
@@ -160,6 +171,7 @@ def extended(gating: Gating) -> Gating:
         gating,
         phenotypes=(*gating.phenotypes, own.phenotype),
         names=(*names, NAME),
+        labels=(*gating.labels, own.number) if gating.labels else (),
         colours=(*colours, own.colour),
         sizes=np.column_stack([gating.sizes, own.sizes]),
         proportions=np.concatenate([gating.proportions, drawn[..., None]], axis=2),

@@ -1,8 +1,8 @@
 """Results of gating: populations, their sizes and their uncertainty.
 
 N events in S samples, D channels, K components, P populations, T draws of the posterior. Populations are
-numbered by size, from 1 in files and texts, from 0 in arrays. Their size is that in the events that the run
-file keeps, so that a population has the same number in all events that are gated with a run.
+numbered by their mean weight in the draws, from 1 in files and texts, from 0 in arrays. So a population has
+the same number in all events that are gated with a run.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Block:
         Row of the table of cell types, -1 for unknown (`dpmix.populations.types.types`).
     type_probability : float32 [M], optional
         Posterior probability of this type, with its children.
+    labels : tuple of int
+        Of `Gating`.
     """
 
     sample: int
@@ -77,6 +79,12 @@ class Block:
     state: Floats | None = None
     cell_type: npt.NDArray[np.int32] | None = None
     type_probability: Floats | None = None
+    labels: tuple[int, ...] = ()
+
+    @property
+    def number(self) -> Ints:
+        """Number of the most probable population, int64 [M], from 1."""
+        return np.array(self.labels)[self.population] if self.labels else self.population + 1
 
     @property
     def population(self) -> Ints:
@@ -203,6 +211,8 @@ class Gating:
         P short phenotypes, for example "CD8+ CD3+"; no two are the same (`dpmix.populations.events.names`).
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
+    labels : tuple of int
+        P numbers by which readers know the populations, ascending, with decisions; empty: 1..P.
     colours : tuple of int
         P numbers of colours (`dpmix.report.palette`) with decisions; empty: each has its own number.
     rasters : Rasters
@@ -284,6 +294,7 @@ class Gating:
     phenotypes: tuple[str, ...]
     rasters: Rasters
     names: tuple[str, ...] = ()
+    labels: tuple[int, ...] = ()
     colours: tuple[int, ...] = ()
     sample_columns: Columns = field(default_factory=dict)
     sample_weights: Array | None = None
@@ -305,6 +316,15 @@ class Gating:
     cards: tuple[Card, ...] = ()
     types: Types | None = None
     type_populations: Ints | None = None
+
+    def number(self, population: int) -> int:
+        """Return the number by which a reader knows a population, from 1."""
+        return self.labels[population] if self.labels else population + 1
+
+    @property
+    def all_numbers(self) -> tuple[int, ...]:
+        """Numbers of the populations, ascending."""
+        return self.labels or tuple(range(1, self.n_populations + 1))
 
     @property
     def measured_channels(self) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ class SampleDraws:
         Standard errors of the medians, from the number of events; None in files of older versions.
     n_state : int
         Number of state channels.
+    labels : tuple of int
+        Numbers of the populations where they are not 1..P, which a merge by hand leaves.
     types : TypeDraws, optional
         The same by cell type; None in a gating without types.
     by_type : bool
@@ -80,6 +82,11 @@ class SampleDraws:
     n_state: int = 0
     types: TypeDraws | None = None
     by_type: bool = False
+    labels: tuple[int, ...] = ()
+
+    def number(self, population: int) -> int:
+        """Return the number by which a reader knows a population, from 1."""
+        return self.labels[population] if self.labels else population + 1
 
     @property
     def noun(self) -> str:
@@ -110,6 +117,8 @@ class SampleDraws:
             if self.draws is not None:
                 for name, numbers in zip(DRAWS, self.draws.T, strict=True):
                     file.create_variable(name, ("draw",), data=numbers)
+            if self.labels:
+                file.create_variable("number", ("population",), data=np.array(self.labels))
             if self.types is not None:
                 file.dimensions["type_draw"], file.dimensions["type"] = self.types.counts.shape[::2]
                 of_type = ("type_draw", "sample", "type"), ("sample", "type", "channel")
@@ -180,6 +189,7 @@ class SampleDraws:
                     n_state=text("channel_class").count("state") if "channel_class" in file else 0,
                     names=text("name") if "name" in file else (),
                     population_types=text("population_type") if "population_type" in file else (),
+                    labels=tuple(file["number"][:].tolist()) if "number" in file else (),
                     draws=np.stack([file[name] for name in DRAWS], axis=1) if DRAWS[0] in file else None,
                     verdict=str(file.attrs.get("verdict", "")),
                     explored=file["explored"][:] if "explored" in file else None,
@@ -221,6 +231,7 @@ def by_type(draws: SampleDraws) -> tuple[SampleDraws, tuple[str, ...]]:
             medians=own.medians[None][:, :, enough],
             errors=own.errors[:, enough],
             phenotypes=tuple(kept),
+            labels=(),
             names=(),
             population_types=(),
             explored=None,

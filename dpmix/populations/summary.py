@@ -141,6 +141,7 @@ class Summary:
             phenotypes=names_of(quantiles[1], quantiles[3], ends, sizes, task.events.channels),
             rasters=self.counter.rasters(),
             names=found.names,
+            labels=found.labels,
             colours=found.colours,
             sample_columns=task.events.sample_columns,
             transforms=scaling.transforms,

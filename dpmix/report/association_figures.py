@@ -63,7 +63,7 @@ class Panel:
 def _mark(study: Study, effects: Effects, q: int) -> str:
     """Return the short name of a response."""
     population, channel = int(effects.populations[q]), int(effects.channels[q])
-    number = own_name(study, population, 16) if study.draws.by_type else str(population + 1)
+    number = own_name(study, population, 16) if study.draws.by_type else str(study.draws.number(population))
     return number if channel < 0 else f"{study.draws.channels[channel]} in {number}"
 
 

@@ -96,7 +96,7 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
     middle, low, high = (end[q] for end in effects.intervals)
     p = effects.populations[q]
     phenotype = study.draws.phenotypes[p]  # "" in some files of earlier versions
-    where = phenotype if study.draws.by_type else f"population {effects.populations[q] + 1}"
+    where = phenotype if study.draws.by_type else f"population {study.draws.number(p)}"
     if effects.measure == "abundance":
         text = f"{where} is {middle:.2f} times as frequent ({low:.2f} to {high:.2f})"
     elif effects.is_ratio:

@@ -54,7 +54,7 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
     ]
     points = frame.shares(gating.quantiles[2][own][:, [x, y]])
     numbers = [
-        frame.number(place, p, colour_of(gating, p))
+        frame.number(place, p, gating.number(p), colour_of(gating, p))
         for p, place in zip(own, spread_out(points, np.array([0.075, 0.062])), strict=True)
     ]
     image = frame.image(raster_png(gating, pair))
@@ -72,7 +72,7 @@ def gate_plot(gating: Gating, population: int, number: int, size: float = 220.0)
     own = colour_of(gating, population)
     image = frame.image(_two_colours_png(plot.events, plot.own, own))
     gate = frame.outline((gate_ring(plot.gate),), population, own)
-    return frame.svg([image, gate], f"Gate of population {population + 1} in {frame.names}")
+    return frame.svg([image, gate], f"Gate of population {gating.number(population)} in {frame.names}")
 
 
 def gate_ring(gate: Gate) -> npt.NDArray[np.float32]:
@@ -145,13 +145,13 @@ class _Frame:
         places = self._from_shares(self.shares(points)).tolist()
         return f'<path class="dots" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)}"/>'
 
-    def number(self, share: Array, population: int, colour: str) -> str:
+    def number(self, share: Array, population: int, number: int, colour: str) -> str:
         x, y = self._from_shares(np.clip(share, 0.03, 0.97)).tolist()
-        width = 9.0 + 6.5 * len(str(population + 1))
+        width = 9.0 + 6.5 * len(str(number))
         return (
             f'<g class="number" data-of="{population}"><rect x="{x - width / 2:.1f}" y="{y - 8:.1f}" '
             f'width="{width:g}" height="16" rx="3" fill="{colour}"/>'
-            f'<text x="{x:.1f}" y="{y + 4:.1f}" fill="{ink(colour)}">{population + 1}</text></g>'
+            f'<text x="{x:.1f}" y="{y + 4:.1f}" fill="{ink(colour)}">{number}</text></g>'
         )
 
     def svg(self, drawn: Sequence[str], title: str) -> str:

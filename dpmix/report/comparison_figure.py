@@ -42,7 +42,13 @@ def comparison(gating: Gating, compared: Comparison) -> Figure:
         }
         at = (float(compared.f1[g, p]), g)
         axes.annotate(
-            f"{p + 1}", at, ha="center", va="center", fontsize=6.5, color=ink(colour_of(gating, p)), bbox=box
+            f"{gating.number(p)}",
+            at,
+            ha="center",
+            va="center",
+            fontsize=6.5,
+            color=ink(colour_of(gating, p)),
+            bbox=box,
         )
         axes.annotate(title(gating, p, 40), (1.03, g), va="center", fontsize=6.5, annotation_clip=False)
     names = [shortened(gate, 48) for gate in compared.gates[:drawn]]

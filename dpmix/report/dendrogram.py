@@ -180,7 +180,7 @@ def leaf_labels(gating: Gating, drawn: Dendrogram, size: Array) -> list[str]:
         if len(leaf.populations) > 1:
             labels.append(f"{len(leaf.populations)} populations")
         elif population in seen:
-            labels.append(f"{population + 1}")
+            labels.append(f"{gating.number(population)}")
         else:
             of = f", {modes[population]} modes" if modes[population] > 1 else ""
             labels.append(f"{label(gating, population, 36)}  ({percent(size[population])}{of})")

@@ -73,7 +73,14 @@ def name_population(axes: Axes, x: float, y: float, gating: Gating, population: 
     style: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
     box = {"boxstyle": "round,pad=0.2", "facecolor": own, "edgecolor": "none"}
     axes.annotate(
-        f"{population + 1}", (x, y), (14, 0), ha="center", fontsize=7, color=ink(own), bbox=box, **style
+        f"{gating.number(population)}",
+        (x, y),
+        (14, 0),
+        ha="center",
+        fontsize=7,
+        color=ink(own),
+        bbox=box,
+        **style,
     )
     axes.annotate(f"{title(gating, population, 48)}  {note}".rstrip(), (x, y), (25, 0), **style)
 
@@ -93,7 +100,7 @@ def number_populations(
         axes.text(
             place[0],
             place[1],
-            f"{population + 1}",
+            f"{gating.number(population)}",
             transform=axes.transAxes,
             ha="center",
             va="center",

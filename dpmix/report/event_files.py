@@ -167,7 +167,7 @@ def open_writers(
     channels: Sequence[str],
     samples: Sequence[str],
     sources: Sequence[Source],
-    n_populations: int,
+    labels: Sequence[int],
     memberships: bool = False,
     explored: bool = False,
     to_raw: ToRaw | None = None,
@@ -188,7 +188,8 @@ def open_writers(
         Some of `FORMATS`; D and S names.
     sources : sequence of Source
         Files of the samples.
-    n_populations : int
+    labels : sequence of int
+        P numbers of the populations, ascending.
     memberships : bool
         Also write the probability of every population to Parquet and CSV.
     explored : bool
@@ -215,15 +216,15 @@ def open_writers(
     try:
         for path in paths:
             if path.name in ("events.parquet", "events.csv"):
-                n_listed = n_populations if memberships else 0
+                listed = labels if memberships else ()
                 own_state = state if with_state else ()
-                files.open(path, partial(_Table, path, samples, n_listed, explored, own_state, types))
+                files.open(path, partial(_Table, path, samples, listed, explored, own_state, types))
             elif path.name == "events.h5ad":
                 files.open(path, partial(_H5ad, path, channels, samples, state, types))
         if "fcs" in formats:
             own = paths[-len(samples) :]
             headers = _headers(samples, sources)
-            files.open(own[0], partial(_Fcs, own, headers, channels, n_populations, explored, to_raw, types))
+            files.open(own[0], partial(_Fcs, own, headers, channels, labels, explored, to_raw, types))
     except BaseException:
         files.__exit__()
         raise
@@ -234,7 +235,7 @@ def _columns(block: Block) -> Columns:
     """Return the columns of a block that all formats write; copied, because the block may be reused."""
     columns: Columns = {
         "event": block.rows.copy(),
-        "population": (block.population + 1).astype(np.int32),
+        "population": block.number.astype(np.int32),
         "probability": block.probability,
         "entropy": block.entropy,
         "log_density": block.log_density.copy(),
@@ -254,7 +255,7 @@ class _Table:
         self,
         path: Path,
         samples: Sequence[str],
-        n_listed: int,
+        listed: Sequence[int],
         explored: bool,
         state: Sequence[str],
         types: Sequence[str] = (),
@@ -264,7 +265,7 @@ class _Table:
         import pyarrow.parquet
 
         self._samples = arrow_texts(samples)
-        self._listed, self._state = n_listed, state
+        self._listed, self._state = listed, state
         self._types = arrow_texts(types) if types else None
         names = ("event", "sample", "population", "probability", "entropy", "log_density", "implausible")
         text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
@@ -281,7 +282,7 @@ class _Table:
         more = [("explored", pyarrow.bool_())] if explored else []
         if self._types is not None:
             more += [("type", types_text), ("type_probability", pyarrow.float32())]
-        more += [(f"p{k}", pyarrow.float32()) for k in range(1, n_listed + 1)]
+        more += [(f"p{number}", pyarrow.float32()) for number in listed]
         more += [(name, pyarrow.float32()) for name in state]
         if taken := sorted({*names, *(name for name, _ in more[: len(more) - len(state)])} & {*state}):
             raise ConfigError(
@@ -304,8 +305,8 @@ class _Table:
         if self._types is not None:
             codes = np.where(columns["type"] < 0, len(self._types) - 1, columns["type"]).astype(np.int32)
             arrays["type"] = pyarrow.DictionaryArray.from_arrays(arrow_numbers(codes), self._types)
-        for k in range(self._listed):
-            arrays[f"p{k + 1}"] = arrow_numbers(block.memberships[:, k].copy())
+        for k, number in enumerate(self._listed):
+            arrays[f"p{number}"] = arrow_numbers(block.memberships[:, k].copy())
         if self._state and block.state is not None:
             for name, column in zip(self._state, block.state.T, strict=True):
                 arrays[name] = arrow_numbers(column.copy())
@@ -367,7 +368,7 @@ class _H5ad:
         numbers = pandas.Index(columns["event"]).astype(str)
         many = len(self._samples) > 1
         index = [f"{self._samples[s]}-{n}" for s, n in zip(sample, numbers, strict=True)] if many else numbers
-        populations = [f"{k}" for k in range(1, gating.n_populations + 1)]
+        numbers = gating.all_numbers
         obs = pandas.DataFrame(columns, index=index)
         obs.insert(1, "sample", pandas.Categorical.from_codes(sample, self._samples))
         if self._types:
@@ -376,7 +377,9 @@ class _H5ad:
                 np.where(codes < 0, len(self._types) - 1, codes), self._types
             )
             obs = obs.assign(type=named_types).rename(columns={"type": "cell_type"})
-        obs["population"] = pandas.Categorical.from_codes(columns["population"] - 1, populations)
+        obs["population"] = pandas.Categorical.from_codes(
+            np.searchsorted(numbers, columns["population"]), [str(number) for number in numbers]
+        )
         named = {"phenotypes": gating.phenotypes} | ({"names": gating.names} if gating.names else {})
         named |= {"types": gating.population_types} if self._types else {}
         explored = explored_of(gating)
@@ -405,7 +408,7 @@ class _Fcs:
         paths: list[Path],
         headers: Sequence[Header],
         channels: Sequence[str],
-        n_populations: int,
+        labels: Sequence[int],
         explored: bool,
         to_raw: ToRaw | None,
         types: Sequence[str] = (),
@@ -413,14 +416,15 @@ class _Fcs:
         self._paths = paths
         self._headers = headers
         self._to_raw = to_raw
-        self._added = fcs_export.gating_channels(n_populations, explored, max(len(types) - 1, 0))
+        self._added = fcs_export.gating_channels(max(labels), explored, max(len(types) - 1, 0))
         self._type_keywords = {f"DPMIX_TYPE_{r}": name for r, name in enumerate(types[:-1], start=1)}
         self._n_columns = len(self._added)
         if to_raw is not None:
             self._added += fcs_export.calibrated_channels(headers, channels)
         longest = max(types, key=lambda name: len(name.encode()), default="")
-        reserved = [with_type(", ".join(f"{c}+/-" for c in channels), longest)] * n_populations
-        self._reserved = {**population_keywords(reserved + [NAME] * explored), **self._type_keywords}
+        reserved = dict.fromkeys(labels, with_type(", ".join(f"{c}+/-" for c in channels), longest))
+        reserved |= {max(labels) + 1: NAME} if explored else {}
+        self._reserved = {**population_keywords(reserved), **self._type_keywords}
         self._sample, self._places = 0, list[Place]()
         self._copy = self._opened()
 
@@ -440,8 +444,9 @@ class _Fcs:
             self._copy.close()
         for path, place in zip(self._paths, self._places, strict=True):
             with writing(path):
-                explored = () if gating.exploration is None else (NAME,)
-                named = population_keywords((*gating.titles, *explored))
+                names = dict(zip(gating.all_numbers, gating.titles, strict=True))
+                names |= {} if gating.exploration is None else {max(names) + 1: NAME}
+                named = population_keywords(names)
                 fill(partial_path(path), place, {**named, **self._type_keywords})
 
     def abandon(self) -> None:

@@ -184,9 +184,9 @@ class Place:
     delimiter: bytes
 
 
-def population_keywords(phenotypes: Sequence[str]) -> dict[str, str]:
-    """Return the keywords that name populations; the value starts with the code of the population."""
-    return {f"DPMIX_POPULATION_{p}": f"{p} {name}".strip() for p, name in enumerate(phenotypes, start=1)}
+def population_keywords(names: Mapping[int, str]) -> dict[str, str]:
+    """Return the keywords that name populations, given the name of each number, which starts the value."""
+    return {f"DPMIX_POPULATION_{number}": f"{number} {name}".strip() for number, name in names.items()}
 
 
 def fill(path: Path, place: Place, keywords: Mapping[str, str]) -> None:

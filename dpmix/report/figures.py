@@ -246,7 +246,7 @@ def _one_channel(gating: Gating) -> Figure:
         axes.plot(places, density, color=colour_of(gating, population), linewidth=1.0)
         peak = int(np.argmax(density))
         axes.annotate(
-            f"{population + 1}",
+            f"{gating.number(population)}",
             (places[peak], density[peak]),
             (0, 2),
             textcoords="offset points",

@@ -7,6 +7,7 @@ import numpy as np
 from dpmix.model.mixture import Ints
 from dpmix.populations.events.artefacts import KINDS
 from dpmix.populations.events.estimates import INTERVAL, LEAST_DRAWS
+from dpmix.populations.explored import next_number
 from dpmix.populations.gates.strategy import GOOD
 from dpmix.populations.result import Gating
 from dpmix.populations.tree.support import MAJORITY
@@ -54,7 +55,8 @@ def explored(gating: Gating) -> str:
         return ""
     found, judged = gating.exploration.found, count(len(gating.exploration.judgements.rows), "judgement")
     return (
-        f"explored cells (population {gating.n_populations + 1}): {found.n_found:,} found from {judged}; "
+        f"explored cells (population {next_number(gating.labels, gating.n_populations)}): "
+        f"{found.n_found:,} found from {judged}; "
         f"probably {found.number:,.0f} in all ({found.low:,.0f} to {found.high:,.0f})"
     )
 
@@ -68,7 +70,7 @@ def artefacts(gating: Gating) -> str:
             share = percent(sizes[own].sum() / gating.n_events.sum())
             what = f"{'look' if len(own) > 1 else 'looks'} like {kind}"
             found.append(
-                f"{count(len(own), 'population')} ({numbers_of(own)}), {share} of the events, {what}"
+                f"{count(len(own), 'population')} ({numbers_of(gating, own)}), {share} of the events, {what}"
             )
     if not found:
         return ""
@@ -117,9 +119,10 @@ def one_population_warning(gating: Gating) -> str | None:
     if n_channels < SEVERAL_CHANNELS or size[largest] <= NEARLY_ALL:
         return None
     return (
-        f"population {largest + 1} has {percent(size[largest])} of the events in {n_channels} channels: if "
-        "there are several cell types, look at the transform of each channel (dpmix info), use the channels "
-        "that tell them apart (data.channels), and give the error of a measurement (data.resolution)"
+        f"population {gating.number(largest)} has {percent(size[largest])} of the events in {n_channels} "
+        "channels: if there are several cell types, look at the transform of each channel (dpmix info), use "
+        "the channels that tell them apart (data.channels), and give the error of a measurement "
+        "(data.resolution)"
     )
 
 
@@ -132,7 +135,7 @@ def poor_gates_warning(gating: Gating) -> str | None:
         return None
     return (
         f"gates in two markers do not isolate {count(len(poor), 'population')} (F1 below {GOOD:g}): "
-        f"{numbers_of(poor)}"
+        f"{numbers_of(gating, poor)}"
     )
 
 
@@ -142,8 +145,8 @@ def border_note(gating: Gating) -> str:
     if not len(found):
         return ""
     return (
-        f"The interval is wide for population{'s' if len(found) > 1 else ''} {numbers_of(found)}: the border "
-        "to the neighbours depends on the shape that is assumed for the populations."
+        f"The interval is wide for population{'s' if len(found) > 1 else ''} {numbers_of(gating, found)}: "
+        "the border to the neighbours depends on the shape that is assumed for the populations."
     )
 
 
@@ -156,7 +159,8 @@ def mixing_note(gating: Gating) -> str:
     if len(few):
         several = "s" if len(few) > 1 else ""
         notes.append(
-            f"Below {LOW_ESS}, the ends of the interval are rough: population{several} {numbers_of(few)}."
+            f"Below {LOW_ESS}, the ends of the interval are rough: population{several} "
+            f"{numbers_of(gating, few)}."
         )
     if np.isnan(gating.r_hat).any():
         notes.append("Empty for a proportion that is the same in every draw.")
@@ -175,9 +179,9 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def numbers_of(populations: Ints, most: int = 20) -> str:
-    """Return the numbers of populations, from 1, separated by commas."""
-    return first_few([str(p + 1) for p in populations], most)
+def numbers_of(gating: Gating, populations: Ints, most: int = 20) -> str:
+    """Return the numbers of populations, separated by commas."""
+    return first_few([str(gating.number(p)) for p in populations], most)
 
 
 def _sentence(warning: str | None) -> str | None:
@@ -192,7 +196,7 @@ def _low_support(gating: Gating) -> str | None:
         return None
     return (
         f"Low support: at most {MAJORITY:.0%} of the draws contain {count(len(weak), 'population')}: "
-        f"{numbers_of(weak)}."
+        f"{numbers_of(gating, weak)}."
     )
 
 
@@ -202,7 +206,7 @@ def _empty(gating: Gating) -> str | None:
         return None
     return (
         f"No event has {count(len(empty), 'population')} as its most probable population: "
-        f"{numbers_of(empty)}."
+        f"{numbers_of(gating, empty)}."
     )
 
 

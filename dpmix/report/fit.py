@@ -48,7 +48,7 @@ def write_fit(folder: Path, gating: Gating, run: Run) -> None:
         )
         for p in range(gating.n_populations):
             misfit = fit.tails[s, p] / events[p] if events[p] else ""
-            row = [sample, p + 1, mean[s, p], low[s, p], high[s, p], events[p], misfit]
+            row = [sample, gating.number(p), mean[s, p], low[s, p], high[s, p], events[p], misfit]
             rows.append([*row, standard.expected[p], limits[p], _word(fit.population_fits[s, p])])
     write_text(folder / TABLE, csv_text(rows))
     if fit.shifts is not None:
@@ -73,7 +73,7 @@ def warnings(gating: Gating) -> list[str]:
             channels = [gating.channels[d] for d in np.flatnonzero(~fit.shift_fits[s])]
             reasons.append(f"its shift is beyond those of the run in {', '.join(channels)}")
         worst = [p for p in np.argsort(-fit.tails[s]) if not fit.population_fits[s, p]][:MOST_NAMED]
-        where = f" (most in populations {', '.join(str(p + 1) for p in worst)})" if worst else ""
+        where = f" (most in populations {', '.join(str(gating.number(p)) for p in worst)})" if worst else ""
         lines.append(f"{gating.samples[s]} does not fit the run: {'; '.join(reasons)}{where}; see {TABLE}")
     return lines
 

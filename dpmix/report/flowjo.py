@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dpmix.errors import DataError
@@ -31,6 +31,7 @@ from dpmix.inputs.events import Events
 from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.populations.explored import NAME as EXPLORED
+from dpmix.populations.explored import next_number
 from dpmix.populations.gates.ellipses import as_polygon
 from dpmix.populations.gates.nested import Node
 from dpmix.populations.result import Gating
@@ -63,6 +64,7 @@ class Group:
     kind: str
     parent: int
     node: Node
+    numbers: str = ""
 
 
 def check_samples(sources: Sequence[Source]) -> None:
@@ -100,28 +102,22 @@ def groups_of(
         Cell types; the numbers in them are rows of the table.
     """
     groups = [
-        Group(f"branch {k}", "branch", node.parent, node)
-        if node.is_branch
-        else Group(_clean(label(gating, node.populations[0], NAME)), "population", node.parent, node)
+        Group(
+            f"branch {k}" if node.is_branch else _clean(label(gating, node.populations[0], NAME)),
+            "branch" if node.is_branch else "population",
+            node.parent,
+            node,
+            " ".join(str(gating.number(p)) for p in node.populations),
+        )
         for k, node in enumerate(hierarchy, start=1)
     ]
-    number = gating.n_populations  # of the explored cells, as in other tables
-    groups += [
-        Group(f"{number + 1} {EXPLORED}", "population", -1, replace(node, populations=(number,)))
-        for node in explored
-    ]
+    number = next_number(gating.labels, gating.n_populations)  # of the explored cells, as in other tables
+    groups += [Group(f"{number} {EXPLORED}", "population", -1, node, str(number)) for node in explored]
     before = len(groups)
     for node in types:
         parent = node.parent + before if node.parent >= 0 else -1
         groups.append(Group(_clean(f"type {_type_of(gating, node)}"), "type", parent, node))
     return groups
-
-
-def _populations(group: Group) -> str:
-    """Return the numbers of the populations of a group, "" for a cell type."""
-    if group.kind == "type":
-        return ""
-    return " ".join(f"{p + 1}" for p in group.node.populations)
 
 
 def _type_of(gating: Gating, node: Node) -> str:
@@ -151,7 +147,7 @@ def steps_of(groups: Sequence[Group]) -> list[Step]:
             place = len(strategy.gates) - n_own + k
             measured = (float(x[place]) for x in (strategy.purity, strategy.recovered, strategy.f1))
             note = "purity {:.4f}, yield {:.4f}, F1 {:.4f}".format(*measured)
-            whole = f"populations {_populations(group)}" if group.kind == "branch" else ""
+            whole = f"populations {group.numbers}" if group.kind == "branch" else ""
             shortfall = strategy.shortfall if k == n_own - 1 else ""
             gate = as_polygon(strategy.gates[place])
             steps.append(Step(name, gate, inner, "; ".join(filter(None, (whole, note, shortfall)))))
@@ -233,7 +229,7 @@ def _rows(channels: Sequence[str], groups: Sequence[Group]) -> Iterator[Sequence
             yield [
                 path,
                 group.kind,
-                _populations(group),
+                group.numbers,
                 strategy.size,
                 *names,
                 strategy.selected[k],
@@ -241,7 +237,7 @@ def _rows(channels: Sequence[str], groups: Sequence[Group]) -> Iterator[Sequence
                 shortfall,
             ]
         if not n_own:
-            yield [group.name, group.kind, _populations(group), strategy.size, *[""] * 7]
+            yield [group.name, group.kind, group.numbers, strategy.size, *[""] * 7]
 
 
 def _path(steps: Sequence[Step], number: int) -> str:

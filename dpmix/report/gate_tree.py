@@ -51,9 +51,9 @@ class Row:
     parent: int
 
 
-def rows_of(hierarchy: Sequence[Node]) -> list[Row]:
+def rows_of(gating: Gating, hierarchy: Sequence[Node]) -> list[Row]:
     """Return the rows of the tree: each branch before what is inside it, large populations first."""
-    named = nested(hierarchy)
+    named = nested(gating, hierarchy)
     rows: list[Row] = []
 
     def add(parent: int, above: int, depth: int) -> None:
@@ -76,7 +76,7 @@ def own_gates(gating: Gating, row: Row) -> list[str]:
 
 def table(gating: Gating) -> list[dict[str, Any]]:
     """Return the table of the tree of gates, one row for each branch and population."""
-    return [_cells(gating, row) for row in rows_of(gating.hierarchy)]
+    return [_cells(gating, row) for row in rows_of(gating, gating.hierarchy)]
 
 
 def _cells(gating: Gating, row: Row) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _cells(gating: Gating, row: Row) -> dict[str, Any]:
         "number": 0 if row.node.is_branch else first + 1,
         "colour": colour_of(gating, first),
         "ink": ink(colour_of(gating, first)),
-        "what": _populations(row) if row.node.is_branch else gating.titles[first],
+        "what": _populations(gating, row) if row.node.is_branch else gating.titles[first],
         "path": " / ".join(row.path),
         "own": own_gates(gating, row),
         "events": f"{own.selected[-1]:,}" if gated else "",
@@ -100,9 +100,9 @@ def _cells(gating: Gating, row: Row) -> dict[str, Any]:
     }
 
 
-def _populations(row: Row) -> str:
+def _populations(gating: Gating, row: Row) -> str:
     """Return the populations of a branch in words."""
-    return f"populations {numbers_of(np.array(row.node.populations))}"
+    return f"populations {numbers_of(gating, np.array(row.node.populations))}"
 
 
 def _measured(row: Row) -> str:
@@ -132,7 +132,7 @@ def _lines(rows: Sequence[Row]) -> list[tuple[list[float], list[float]]]:
 
 def gate_tree(gating: Gating) -> Figure:
     """Draw the tree of gates: branches, populations inside, and the channels of their own gates."""
-    rows = rows_of(gating.hierarchy)
+    rows = rows_of(gating, gating.hierarchy)
     deepest = 1 + max(row.depth for row in rows)
     numbers = deepest + LABEL / STEP  # where purity, yield and F1 stand
     wide = NUMBERS[any(row.node.strategy.shortfall for row in rows)]
@@ -161,7 +161,7 @@ def gate_tree(gating: Gating) -> Figure:
 
 def gate_tree_plot(gating: Gating) -> Plot:
     """Return the same tree as a figure of the page."""
-    rows = rows_of(gating.hierarchy)
+    rows = rows_of(gating, gating.hierarchy)
     deepest = 1 + max(row.depth for row in rows)
     plot = new_plot(
         height=80 + 22 * len(rows),
@@ -184,7 +184,7 @@ def gate_tree_plot(gating: Gating) -> Plot:
         ],
         "marker": ["circle" if branch else "square" for branch in branches],
         "who": [
-            f"{row.name}, {_populations(row)}"
+            f"{row.name}, {_populations(gating, row)}"
             if row.node.is_branch
             else label(gating, row.node.populations[0], 70)
             for row in rows

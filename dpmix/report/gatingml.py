@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ from dpmix.inputs.file_plans import has_gain
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array
-from dpmix.populations.explored import NAME, explored_of
+from dpmix.populations.explored import NAME, extended
 from dpmix.populations.gates.ellipses import EllipseGate
 from dpmix.populations.gates.nested import Node
 from dpmix.populations.gates.polygons import PolygonGate
@@ -161,12 +161,10 @@ def write_gates(
         ET.SubElement(wrapper, f"{{{TRANSFORMS}}}{axis.kind}", parameters)
     if space.matrix:
         _add_matrix(root, space.matrix)
-    explored = explored_of(gating)
-    last = (NAME,) if explored is not None else ()
-    known = {"phenotype": (*gating.phenotypes, *last)}
-    known |= {"type": (*gating.population_types, *[""] * len(last))} if gating.population_types else {}
+    if gating.exploration is not None:
+        gating = replace(extended(gating), phenotypes=(*gating.phenotypes, NAME))
     for node in nodes:
-        _add_node(root, node, known, space)
+        _add_node(root, node, gating, space)
     write_xml(path, root)
 
 
@@ -209,9 +207,9 @@ class NamedGates:
             yield name, parent, first + k
 
 
-def gate_name(population: int, step: int, n_steps: int) -> str:
-    """Return the name of a gate; `population` and `step` are numbered from 0."""
-    return _names(f"population_{population + 1}", n_steps)[step]
+def gate_name(number: int, step: int, n_steps: int) -> str:
+    """Return the name of a gate, given the number of its population, from 1, and its step, from 0."""
+    return _names(f"population_{number}", n_steps)[step]
 
 
 def _names(name: str, n_steps: int) -> tuple[str, ...]:
@@ -222,17 +220,18 @@ def _names(name: str, n_steps: int) -> tuple[str, ...]:
 def shortest(gating: Gating) -> list[NamedGates]:
     """Return the named shortest sequences of all populations, last of the explored cells."""
     added = () if gating.explored_strategy is None else (gating.explored_strategy,)
+    numbers = *gating.all_numbers, max(gating.all_numbers) + 1
     return [
         NamedGates((p,), title, _names(title, len(strategy.gates)), "", strategy)
         for p, strategy in enumerate((*gating.strategies, *added))
-        for title in [f"population_{p + 1}"]
+        for title in [f"population_{numbers[p]}"]
     ]
 
 
-def nested(hierarchy: Sequence[Node]) -> list[NamedGates]:
+def nested(gating: Gating, hierarchy: Sequence[Node]) -> list[NamedGates]:
     """Return the gates of a hierarchy with their names."""
     titles = [
-        f"branch_{k}" if node.is_branch else f"population_{node.populations[0] + 1}"
+        f"branch_{k}" if node.is_branch else f"population_{gating.number(node.populations[0])}"
         for k, node in enumerate(hierarchy, start=1)
     ]
     return [
@@ -328,11 +327,8 @@ def _add_matrix(root: ET.Element, spillover: Spillover) -> None:
             ET.SubElement(spectrum, _transforms("coefficient"), {_transforms("value"): f"{value!r}"})
 
 
-def _add_node(root: ET.Element, node: NamedGates, known: Mapping[str, Sequence[str]], space: Space) -> None:
-    """Add the own gates of a population or branch, each inside the one before it.
-
-    `known` has what is known of each population: its phenotype, and its cell type where there are types.
-    """
+def _add_node(root: ET.Element, node: NamedGates, gating: Gating, space: Space) -> None:
+    """Add the own gates of a population or branch, each inside the one before it."""
     strategy = node.strategy
     for name, parent, place in node.rows():
         gate = strategy.gates[place]
@@ -343,10 +339,14 @@ def _add_node(root: ET.Element, node: NamedGates, known: Mapping[str, Sequence[s
         note = ET.SubElement(ET.SubElement(element, f"{{{DATA}}}custom_info"), "dpmix")
         if len(node.populations) == 1:
             (population,) = node.populations
-            note.set("population", f"{population + 1}")
-            note.attrib |= {name: texts[population] for name, texts in known.items()}
+            note.attrib |= {
+                "population": f"{gating.number(population)}",
+                "phenotype": gating.phenotypes[population],
+            }
+            if gating.population_types:  # explored cells have none
+                note.set("type", "".join(gating.population_types[population : population + 1]))
         else:
-            note.set("populations", " ".join(f"{population + 1}" for population in node.populations))
+            note.set("populations", " ".join(str(gating.number(p)) for p in node.populations))
         note.attrib |= {
             "purity": f"{strategy.purity[place]:.4f}",
             "yield": f"{strategy.recovered[place]:.4f}",

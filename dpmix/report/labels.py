@@ -21,7 +21,7 @@ LEAST_ROOM = 8  # characters of a phenotype after a cell type
 
 
 class Named(Protocol):
-    """Names of populations: of a gating, or of the draws of its samples."""
+    """Names and numbers of populations: of a gating, or of the draws of its samples."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -31,6 +31,8 @@ class Named(Protocol):
 
     @property
     def phenotypes(self) -> tuple[str, ...]: ...
+
+    def number(self, population: int) -> int: ...
 
 
 def shortened(text: str, width: int) -> str:
@@ -50,7 +52,7 @@ def phenotype(gating: Named, population: int, width: int) -> str:
 
 def label(gating: Named, population: int, width: int = 44) -> str:
     """Return number and phenotype of a population, for example "3 CD3+ CD4+", or its number and name."""
-    return f"{population + 1} {title(gating, population, width)}".strip()
+    return f"{gating.number(population)} {title(gating, population, width)}".strip()
 
 
 def title(gating: Named, population: int, width: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ SHOWN = 30  # populations of a figure, the largest
 BINS = 160
 
 
-def channel_figure(measured: Positive, phenotypes: Sequence[str], channel: int, values: Array) -> Figure:
+def channel_figure(measured: Positive, phenotypes: Mapping[int, str], channel: int, values: Array) -> Figure:
     """Draw the events of a channel [N] with its thresholds, and the positive share of each population."""
     from matplotlib.ticker import PercentFormatter
 
@@ -48,8 +48,8 @@ def channel_figure(measured: Positive, phenotypes: Sequence[str], channel: int, 
     rows.scatter(mean, at, c="#111111", s=14, zorder=3)
     rows.set_xlim(-0.02, 1.02)
     rows.set_ylim(drawn - 0.4, -0.6)
-    names = [f"{p + 1} {shortened(name, 26)}".strip() for p, name in enumerate(phenotypes[:drawn])]
-    rows.set_yticks(at, names)
+    names = [f"{number} {shortened(name, 26)}".strip() for number, name in phenotypes.items()]
+    rows.set_yticks(at, names[:drawn])
     rows.grid(axis="x", color="#dddddd", linewidth=0.5)
     rows.set_axisbelow(True)
     rows.xaxis.set_major_formatter(PercentFormatter(1.0))

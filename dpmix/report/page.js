@@ -115,7 +115,7 @@ function outlines(across, up, pair, only) {
     if (population.medians === null) return;
     numbers.x.push(population.medians[across]);
     numbers.y.push(population.medians[up]);
-    numbers.text.push(String(p + 1));
+    numbers.text.push(String(population.number));
     numbers.colour.push(population.colour);
     numbers.ink.push(population.ink);
   });

@@ -146,7 +146,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
     rows = [
         {
             "index": p,
-            "number": p + 1,
+            "number": gating.number(p),
             "name": label(gating, p, 60),
             "drawn": p < shown(gating),
             "colour": colour_of(gating, p),
@@ -206,7 +206,7 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
     return [
         {
             "index": p,
-            "number": p + 1,
+            "number": gating.number(p),
             "name": title(gating, p, 60),
             "colour": colour_of(gating, p),
             "ink": ink(colour_of(gating, p)),
@@ -240,7 +240,7 @@ def _explored_row(gating: Gating) -> list[dict[str, Any]]:
     view, p = extended(gating), own.index
     row = {
         "index": p,
-        "number": p + 1,
+        "number": gating.number(p),
         "name": label(view, p, 60),
         "drawn": p < shown(view),
         "colour": colour_of(view, p),
@@ -263,7 +263,7 @@ def _strategies(gating: Gating) -> list[dict[str, Any]]:
     strategies = (*gating.strategies, *(() if added is None else (added,)))
     return [
         {
-            "number": p + 1,
+            "number": gating.number(p),
             "colour": colour_of(view, p),
             "ink": ink(colour_of(view, p)),
             "phenotype": view.titles[p],
@@ -294,7 +294,7 @@ def _comparison(gating: Gating) -> dict[str, Any] | None:
             "ink": ink(colour_of(gating, matches[g])),
             "phenotype": gating.titles[matches[g]],
             "f1": f"{compared.f1[g, matches[g]]:.2f}",
-            "union": numbers_of(unions[g]),
+            "union": numbers_of(gating, unions[g]),
             "union_f1": f"{union_f1[g]:.2f}",
         }
         for g, name in enumerate(compared.gates)

@@ -86,6 +86,7 @@ def _populations(gating: Gating) -> list[dict[str, Any]]:
     best = best_pairs(gating)
     return [
         {
+            "number": gating.number(p),
             "colour": colour_of(gating, p),
             "ink": ink(colour_of(gating, p)),
             "best": best[p],

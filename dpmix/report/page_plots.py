@@ -181,7 +181,7 @@ def _map(gating: Gating, events: Map) -> Plot:
     colours = [colour_of(gating, p) for p in populations.tolist()]
     numbers = {
         **dict(zip("xy", places.T, strict=True)),
-        "text": [str(p + 1) for p in populations.tolist()],
+        "text": [str(gating.number(p)) for p in populations.tolist()],
         "colour": colours,
         "ink": [ink(c) for c in colours],
     }
@@ -294,7 +294,9 @@ def _tree(gating: Gating) -> Plot:
         "y": list(range(leaves)),
         "colour": [colour_of(gating, p) if p >= 0 else GREY for p in single],
         "who": [
-            label(gating, p, 70) if p >= 0 else f"populations {numbers_of(np.array(leaf.populations))}"
+            label(gating, p, 70)
+            if p >= 0
+            else f"populations {numbers_of(gating, np.array(leaf.populations))}"
             for p, leaf in zip(single, drawn.leaves, strict=True)
         ],
         "modes": [leaf.modes for leaf in drawn.leaves],

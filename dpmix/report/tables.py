@@ -96,6 +96,7 @@ def write_sample_draws(directory: Path, gating: Gating) -> None:
         phenotypes=gating.phenotypes,
         names=gating.names,
         population_types=gating.population_types,
+        labels=gating.labels,
         channels=gating.measured_channels[: len(gating.channels) + n_state],
         n_state=n_state,
         errors=gating.median_errors,
@@ -131,10 +132,11 @@ def _strategy_rows(gating: Gating) -> Iterator[Sequence[object]]:
     columns = ["population", "phenotype", "events", "step", "gate", "x", "y"]
     yield [*columns, "gated", "purity", "yield", "f1", "shape", "shortfall"]
     for p, (phenotype, strategy) in enumerate(_isolated(gating)):
-        known = [p + 1, phenotype, strategy.size]
+        number = extended(gating).number(p)
+        known = [number, phenotype, strategy.size]
         n_steps = len(strategy.gates)
         for k, gate in enumerate(strategy.gates):
-            name, names = gate_name(p, k, n_steps), [gating.channels[c] for c in gate.channels]
+            name, names = gate_name(number, k, n_steps), [gating.channels[c] for c in gate.channels]
             measured = [strategy.selected[k], strategy.purity[k], strategy.recovered[k], strategy.f1[k]]
             yield [*known, k + 1, name, *names, *measured, _shape(gate), _shortfall(strategy, k)]
         if not n_steps:
@@ -167,7 +169,7 @@ def write_hierarchy(path: Path, gating: Gating, nodes: Sequence[NamedGates]) -> 
 def _hierarchy_rows(gating: Gating, nodes: Sequence[NamedGates]) -> Iterator[Sequence[object]]:
     yield ["gate", "parent", "populations", "shape", "x", "y", "gated", "purity", "yield", "f1", "shortfall"]
     for node in nodes:
-        numbers = " ".join(f"{population + 1}" for population in node.populations)
+        numbers = " ".join(str(gating.number(p)) for p in node.populations)
         own = node.strategy
         for name, parent, k in node.rows():
             gate = own.gates[k]
@@ -184,7 +186,7 @@ def _shape(gate: Gate) -> str:
     return "ellipse" if isinstance(gate, EllipseGate) else "polygon"
 
 
-def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[str]) -> None:
+def write_comparison(path: Path, comparison: Comparison, gating: Gating) -> None:
     """Write compare.csv: one row per gate of the workspace.
 
     `population` is the population matched with the gate, `shared events` counts the events in both, and `f1`
@@ -197,10 +199,10 @@ def write_comparison(path: Path, comparison: Comparison, phenotypes: Sequence[st
     DataError
         The file cannot be written.
     """
-    write_text(path, _lines(_comparison_rows(comparison, phenotypes)))
+    write_text(path, _lines(_comparison_rows(comparison, gating)))
 
 
-def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Iterator[Sequence[object]]:
+def _comparison_rows(comparison: Comparison, gating: Gating) -> Iterator[Sequence[object]]:
     yield [
         *("gate", "has gates inside", "events", "population", "phenotype", "population events"),
         *("shared events", "f1", "union", "union f1"),
@@ -208,9 +210,9 @@ def _comparison_rows(comparison: Comparison, phenotypes: Sequence[str]) -> Itera
     unions, union_f1 = comparison.unions()
     for g, p in enumerate(comparison.matches().tolist()):
         known = [comparison.gates[g], not comparison.leaves[g], comparison.sizes[g]]
-        own = [p + 1, phenotypes[p], comparison.populations[g, p], comparison.overlap[g, p]]
+        own = [gating.number(p), gating.phenotypes[p], comparison.populations[g, p], comparison.overlap[g, p]]
         matched = [*own, comparison.f1[g, p]] if p >= 0 else [""] * 5
-        yield [*known, *matched, " ".join(str(q + 1) for q in unions[g]), union_f1[g]]
+        yield [*known, *matched, " ".join(str(gating.number(q)) for q in unions[g]), union_f1[g]]
 
 
 def write_explored(path: Path, gating: Gating) -> None:
@@ -268,7 +270,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     quantiles, full = gating.measured_quantiles, extended(gating).full_phenotypes
     for p, phenotype in enumerate(gating.phenotypes):
         yield [
-            *(p + 1, *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
+            *(gating.number(p), *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
             *(gating.certainty[p], full[p], *gating.artefacts[p : p + 1]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
@@ -276,7 +278,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     if (own := explored_of(gating)) is not None:
         found = int(own.sizes.sum())
         yield [
-            *(own.index + 1, *titles[-1], own.phenotype, found, found / int(gating.n_events.sum())),
+            *(own.number, *titles[-1], own.phenotype, found, found / int(gating.n_events.sum())),
             *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
             *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
@@ -294,7 +296,7 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
         for p, phenotype in enumerate(gating.phenotypes):
             yield [
                 *known,
-                p + 1,
+                gating.number(p),
                 *titles[p],
                 phenotype,
                 gating.sizes[s, p],
@@ -305,7 +307,7 @@ def _proportion_rows(gating: Gating) -> Iterator[Sequence[object]]:
         if explored is not None:
             found, events = int(explored.sizes[s]), int(gating.n_events[s])
             share = found / events if events else math.nan
-            row = [explored.index + 1, *titles[-1], explored.phenotype, found, share]
+            row = [explored.number, *titles[-1], explored.phenotype, found, share]
             yield [*known, *row, "", ""]
 
 
@@ -343,7 +345,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
     modes = [
         {
             "mode": mode,
-            "population": int(gating.modes[mode]) + 1,
+            "population": gating.number(int(gating.modes[mode])),
             "height": _finite(tree.heights[mode]),
             "point": dict(zip(gating.channels, places[mode].tolist(), strict=True)),
             "components": members,
@@ -359,6 +361,7 @@ def _tree(gating: Gating, places: Array) -> dict[str, object]:
         "draws": [{"chain": chain, "draw": draw} for chain, draw in gating.draws[gating.pooled].tolist()],
         "level": _finite(gating.level),
         "why": gating.why,
+        "numbers": list(gating.all_numbers),
         "phenotypes": list(gating.phenotypes),
         "names": list(gating.names),
         "types": list(gating.population_types),
@@ -375,7 +378,7 @@ def _explored(gating: Gating, own: Explored | None) -> dict[str, object] | None:
     found = gating.exploration.found
     numbers = {"number": found.number, "low": found.low, "high": found.high}
     return {
-        "population": own.index + 1,
+        "population": own.number,
         "name": NAME,
         "phenotype": own.phenotype,
         "events": int(own.sizes.sum()),

@@ -146,7 +146,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         share = "" if not own else f"{types.includes[types.names.index(own)] @ together[:, p] / size:.4f}"
         shares = (f"{events / size:.4f}" for events in together[:, p])
         name = gating.names[p : p + 1] if given else ()
-        yield p + 1, *name, gating.phenotypes[p], int(together[:, p].sum()), own, share, *shares
+        yield gating.number(p), *name, gating.phenotypes[p], int(together[:, p].sum()), own, share, *shares
 
 
 def unknown_populations(gating: Gating) -> list[int]:
@@ -165,7 +165,8 @@ def suggested(gating: Gating) -> TypeTable | None:
         return None
     at = [gating.measured_channels.index(channel) for channel in types.channels]
     quartiles = gating.measured_quantiles[[1, 3]][:, unknown][:, :, at]
-    return as_rows(types.table, unknown, levels_of(types.table, types.columns, types.markers, quartiles))
+    numbers = [gating.number(p) for p in unknown]
+    return as_rows(types.table, numbers, levels_of(types.table, types.columns, types.markers, quartiles))
 
 
 def levels_of(
@@ -208,16 +209,16 @@ def divides(marker: Marker) -> bool:
     return not marker.silent.all() and marker.separation >= APART
 
 
-def as_rows(table: TypeTable, populations: Sequence[int], levels: npt.NDArray[np.bool_]) -> TypeTable:
-    """Return a table with a row for each of some populations, from their cells, bool [P, M, 4]."""
-    none = ("",) * len(populations)
+def as_rows(table: TypeTable, numbers: Sequence[int], levels: npt.NDArray[np.bool_]) -> TypeTable:
+    """Return a table with a row for each of some populations, from numbers and cells, bool [P, M, 4]."""
+    none = ("",) * len(numbers)
     return replace(
         table,
-        types=tuple(f"unknown {p + 1}" for p in populations),
+        types=tuple(f"unknown {number}" for number in numbers),
         levels=levels,
         doubt=np.full(levels.shape[:2], np.nan),
         parents=none,
-        kinds=("cell",) * len(populations),
+        kinds=("cell",) * len(numbers),
         ontology=none,
         notes=(),
     )
@@ -226,7 +227,7 @@ def as_rows(table: TypeTable, populations: Sequence[int], levels: npt.NDArray[np
 def _suggested_rows(gating: Gating) -> list[list[str]]:
     if not types_of(gating).table.markers:  # of examples: phenotypes, which a table can have
         phenotypes = gating.full_phenotypes
-        rows = [[f"unknown {p + 1}", phenotypes[p]] for p in unknown_populations(gating)]
+        rows = [[f"unknown {gating.number(p)}", phenotypes[p]] for p in unknown_populations(gating)]
         return [[NAMES[0], NARROW[0]], *rows]
     found = suggested(gating)
     return type_lines(types_of(gating).table)[:1] if found is None else type_lines(found)
@@ -347,7 +348,7 @@ def section(gating: Gating) -> dict[str, Any]:
     return {
         "source": types.table.source,
         "rows": rows,
-        "populations": [str(p + 1) for p in range(shown(gating))],
+        "populations": [str(gating.number(p)) for p in range(shown(gating))],
         "notes": [one.text for one in findings(gating) if one.finding != "cell"],
         "suggested": len(unknown_populations(gating)),
     }

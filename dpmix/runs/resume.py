@@ -66,7 +66,7 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     source : Config, mapping or path
         A config, its sections as a mapping, a YAML file, or a run file, for the config in it.
     settings : sequence of str
-        ``key=value``, as of `dpmix.config.load.load_config`.
+        ``key=value``, as in `dpmix.config.load.load_config`.
     resume : bool
         Resume the run in the run file of the config.
 

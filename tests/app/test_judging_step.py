@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import base64
 import csv
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dpmix.app import judging
+from dpmix.app.jobs import Jobs
 from dpmix.app.judging import Judging, Word, has_wanted, judged_path, open_judging
 from dpmix.app.live import Live
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.commands.explore import explore
 from dpmix.commands.gate import gate
+from dpmix.engines.choose import make_engine
 from dpmix.errors import ConfigError, DpmixError
-from dpmix.explore.exploration import exploration
+from dpmix.explore.exploration import HeldDevices, exploration
 from dpmix.explore.judgements import read_judgements
+from dpmix.kernels import _cpu
 from dpmix.populations.draws.task import prepare
 from dpmix.populations.tree.decisions import decisions_path
 from dpmix.report import figures, page
@@ -280,16 +287,56 @@ def test_without_a_wanted_event_gate_gets_no_judgements(workspace: Workspace, op
     assert [command.split()[1] for command in workspace.judged(RUN)["commands"]] == ["explore", "gate"]
 
 
+def test_devices_stay_open_while_no_command_waits_or_runs(
+    workspace: Workspace, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Device] = []
+
+    class Device:
+        """The processor in the place of devices."""
+
+        def __init__(self, events: np.ndarray, _: object) -> None:
+            self._events, self.is_open, self.passes = events, True, 0
+            made.append(self)
+
+        def update(self, *arguments: Any) -> None:
+            assert self.is_open
+            self.passes += 1
+            _cpu.update_posterior(self._events, *arguments[:5], "", 1, *arguments[5:])
+
+        def close(self) -> None:
+            self.is_open = False
+
+    module = SimpleNamespace(CudaGaussianProcess=Device)
+    monkeypatch.setitem(sys.modules, "dpmix.engines.cuda.gaussian_process", module)
+    on_cpu = partial(make_engine, "cpu")  # of profiles
+    monkeypatch.setattr("dpmix.populations.draws.task.make_engine", lambda _, *others: on_cpu(*others))
+    path = workspace.folder / RUN
+    seen, live = workspace._lives[path]
+    on_devices = replace(live, task=replace(live.task, backend="cuda"))
+    monkeypatch.setitem(workspace._lives, path, (seen, on_devices))
+    judge_screens(workspace, opened, 2)
+    workspace.judged(RUN)
+    assert [(device.is_open, device.passes >= 2) for device in made] == [(True, True)]
+    job = workspace.jobs.start(["--version"])
+    assert [device.is_open for device in made] == [False]
+    job.stop()
+    job.wait(60.0)
+    monkeypatch.setattr(Jobs, "active", True)  # a run waits
+    judge_screens(workspace, opened, 1)
+    assert [device.is_open for device in made] == [False, False]
+
+
 def test_decisions_do_not_wait_for_judgements(
     workspace: Workspace, opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While all events are computed, a decision is made."""
     computing, decided = Event(), Event()
 
-    def slow(live: Live, path: Path, known: Judging | None) -> Judging:
+    def slow(live: Live, path: Path, known: Judging | None, held: HeldDevices) -> Judging:
         computing.set()
         assert decided.wait(60.0)
-        return open_judging(live, path, known)
+        return open_judging(live, path, known, held)
 
     judged_path(workspace.folder / RUN).write_text("event,judgement\n5,1\n801,0\n")
     monkeypatch.setattr(judging, "open_judging", slow)

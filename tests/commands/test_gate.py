@@ -555,6 +555,20 @@ def test_a_map_without_its_package_is_refused_before_the_work(
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_a_map_is_left_out_on_request_and_where_its_package_is_missing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(embedding, "available", lambda: True)
+    monkeypatch.setattr(embedding, "place_events", lambda *given: pytest.fail("drew a map"))
+    options = {"n_draws": 2, "engine": ON_CPU, "overwrite": True}
+    assert gate.gate(folder / "run.h5", tmp_path, with_map=False, **options).map is None
+    caplog.set_level("INFO", "dpmix")
+    monkeypatch.setattr(embedding, "available", lambda: False)
+    assert gate.gate(folder / "run.h5", tmp_path, **options).map is None
+    assert "no map: openTSNE is not installed; pip install 'dpmix-cytometry[map]' adds it" in caplog.messages
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_map_its_package_and_files_do_not_matter(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -958,9 +972,13 @@ def test_gate_says_whether_chains_agree(
 
 
 @pytest.mark.slow
-def test_gate_draws_a_map_when_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [(), ("--map",)])
+def test_gate_draws_a_map_of_some_events(
+    asked: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
-    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", "--map"]
+    monkeypatch.setattr(embedding, "available", lambda: True)
+    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", *asked]
     dpmix("gate", folder / "run.h5", "--output", tmp_path, *options)
     assert {"figures/map.png", "figures/map.pdf"} < files_of(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -1121,11 +1139,20 @@ def test_decisions_name_merge_and_colour_populations(
     np.testing.assert_allclose(given.counts[..., 0], gated.counts[..., :2].sum(axis=-1), rtol=0.02)
     rows = list(csv.DictReader((folder / "decided" / "populations.csv").open(encoding="utf-8")))
     assert [row["name"] for row in rows] == list(given.names)
+    kept = [given.labels[0], *range(3, gated.n_populations + 1)]  # that of the larger one of both
+    assert kept[0] in (1, 2)
+    assert [int(row["population"]) for row in rows] == list(given.labels) == kept
+    listed = events(folder / "decided").population
+    assert set(listed) <= set(kept)
+    np.testing.assert_array_equal(
+        np.bincount(np.searchsorted(kept, listed), minlength=len(kept)), given.sizes.sum(axis=0)
+    )
+    assert SampleDraws.read(folder / "decided").labels == given.labels
     assert (
         "name" not in csv.DictReader((folder / "all" / "populations.csv").open(encoding="utf-8")).fieldnames
     )
     keywords = flowio.FlowData(str(folder / "decided" / "a.gated.fcs")).text
-    assert keywords["dpmix_population_1"] == "1 not B"
+    assert keywords[f"dpmix_population_{kept[0]}"] == f"{kept[0]} not B"
     assert (json.loads((folder / "decided" / "tree.json").read_text())["names"]) == list(given.names)
     report = (folder / "decided" / "report.html").read_text(encoding="utf-8")
     assert "<b>not B</b>" in report
@@ -1139,7 +1166,7 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
         main, ["gate", str(folder / "run.h5"), "--output", str(folder / "by_cli"), "--decisions", str(path)]
     )
     assert done.exit_code == 0, done.output
-    assert re.search(r"^ +1 .*  not B$", done.output, re.M)
+    assert re.search(r"^ +[12] .*  not B$", done.output, re.M)
     pandas.testing.assert_frame_equal(events(folder / "by_cli"), events(folder / "decided"))
     arguments = ["gate", str(folder / "run.h5"), "--output", str(folder / "none"), "--decisions", str(path)]
     refused = CliRunner().invoke(main, [*arguments, "--level", "3"])

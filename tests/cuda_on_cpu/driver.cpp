@@ -78,7 +78,10 @@ struct Device {
     size_t used = 0;
     unsigned long long bytes_up = 0, bytes_down = 0;
     unsigned sleeping = 0, spinning = 0;  // waits for events, by how the thread waits
+    unsigned pageable = 0;                // asynchronous copies of memory that is not page-locked
+    unsigned unwritten = 0;               // copies to the host of memory that nothing has written
     std::map<std::string, int> calls;
+    int idle_calls = 0;
     bool dead = false;
 };
 
@@ -128,9 +131,19 @@ size_t memory_of(int device) {
     return strtoull(value, nullptr, 10);
 }
 
+// DPMIX_EMULATED_IDLE: 1 for devices that do nothing: launches and copies end at once, memory is zero.
+bool idle() {
+    static const bool set = number("DPMIX_EMULATED_IDLE", 0) != 0;
+    return set;
+}
+
 // DPMIX_EMULATED_FAIL: device:call:n,... The device's n-th such call fails, and so does every later call on
 // it. The call "any" counts all calls.
 bool fails(int device, const std::string& call) {
+    if (idle()) {
+        devices[device].idle_calls++;
+        return false;
+    }
     static std::string last;
     const std::string failures = setting("DPMIX_EMULATED_FAIL");
     if (failures != last) {
@@ -176,7 +189,8 @@ CUresult finish(Context& context) {
 }
 
 std::shared_ptr<Record> record(Stream& stream) {
-    auto made = std::make_shared<Record>(Record{&stream, false, {}});
+    auto made = std::make_shared<Record>(Record{&stream, idle(), Clock::now()});
+    if (idle()) return made;
     stream.waiting.push_back([made] {
         made->done = true;
         made->time = Clock::now();
@@ -191,6 +205,7 @@ void wait_for(Stream& stream, std::shared_ptr<Record> earlier) {
 
 // The default stream waits for the others, and they wait for it. After an error, no more operations run.
 void enqueue(Stream& stream, const Operation& operation) {
+    if (idle()) return;
     Context& context = *stream.context;
     for (Stream* other : context.streams) {
         const bool ordered =
@@ -225,7 +240,7 @@ char* allocate(size_t bytes) {
     char* memory = nullptr;
     if (posix_memalign((void**)&memory, GUARD_BYTES, bytes + 2 * GUARD_BYTES)) return nullptr;
     memset(memory, GUARD, GUARD_BYTES);
-    memset(memory + GUARD_BYTES, POISON, bytes);
+    memset(memory + GUARD_BYTES, idle() ? 0 : POISON, bytes);
     memset(memory + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
     return memory + GUARD_BYTES;
 }
@@ -323,7 +338,7 @@ CUresult copy_up(Stream& stream, CUdeviceptr to, const void* from, size_t bytes)
     Context& context = *stream.context;
     if (!inside(context.memory, (void*)to, bytes)) return foreign();
     std::shared_ptr<std::string> aside;  // pageable memory is read before the call returns
-    if (!page_locked(from, bytes)) aside = std::make_shared<std::string>((const char*)from, bytes);
+    if (!idle() && !page_locked(from, bytes)) aside = std::make_shared<std::string>((const char*)from, bytes);
     enqueue(stream, [&context, to, from, bytes, aside] {
         memcpy((void*)to, aside ? aside->data() : from, bytes);
         devices[context.device].bytes_up += bytes;
@@ -332,12 +347,22 @@ CUresult copy_up(Stream& stream, CUdeviceptr to, const void* from, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+// Whether memory of a device has 8 bytes, at a multiple of 8, that nothing has written.
+bool has_poison(const char* memory, size_t bytes) {
+    static const std::string poison(8, (char)POISON);
+    const size_t first = (8 - (uintptr_t)memory % 8) % 8;
+    for (size_t at = first; at + 8 <= bytes; at += 8)
+        if (!memcmp(memory + at, poison.data(), 8)) return true;
+    return false;
+}
+
 CUresult copy_down(Stream& stream, void* to, CUdeviceptr from, size_t bytes) {
     Context& context = *stream.context;
     if (!inside(context.memory, (void*)from, bytes)) return foreign();
     enqueue(stream, [&context, to, from, bytes] {
         memcpy(to, (void*)from, bytes);
         devices[context.device].bytes_down += bytes;
+        devices[context.device].unwritten += has_poison((const char*)from, bytes);
         return CUDA_SUCCESS;
     });
     return page_locked(to, bytes) ? CUDA_SUCCESS : finish(stream);  // otherwise it returns after the write
@@ -419,13 +444,20 @@ extern "C" {
 // Calls on a device since DPMIX_EMULATED_FAIL changed.
 int dpmix_emulated_calls(int device) {
     const std::lock_guard<std::recursive_mutex> held(lock);
-    return devices[device].calls["any"];
+    return idle() ? devices[device].idle_calls : devices[device].calls["any"];
 }
 
 // Waits for events of a device since the start of the process in which the thread sleeps (1) or spins (0).
 unsigned dpmix_emulated_waits(int device, int sleeps) {
     const std::lock_guard<std::recursive_mutex> held(lock);
     return sleeps ? devices[device].sleeping : devices[device].spinning;
+}
+
+// Asynchronous copies of a device since the start of the process that wait, because their host memory is not
+// page-locked (0), and copies to the host of memory that nothing has written (1).
+unsigned dpmix_emulated_faults(int device, int unwritten) {
+    const std::lock_guard<std::recursive_mutex> held(lock);
+    return unwritten ? devices[device].unwritten : devices[device].pageable;
 }
 
 // Bytes copied to (direction 0) or from (1) a device since the start of the process.
@@ -619,10 +651,16 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     });
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream handle) {
-    return on_stream(__func__, handle, [&](Stream& stream) { return copy_up(stream, to, from, bytes); });
+    return on_stream(__func__, handle, [&](Stream& stream) {
+        devices[stream.context->device].pageable += !page_locked(from, bytes);
+        return copy_up(stream, to, from, bytes);
+    });
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream handle) {
-    return on_stream(__func__, handle, [&](Stream& stream) { return copy_down(stream, to, from, bytes); });
+    return on_stream(__func__, handle, [&](Stream& stream) {
+        devices[stream.context->device].pageable += !page_locked(to, bytes);
+        return copy_down(stream, to, from, bytes);
+    });
 }
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t n) {
     return on_device(__func__, [&](Context& context) { return fill(context.standard, to, value, n); });

@@ -55,7 +55,7 @@ def settings(
 
 
 def environment(count: int = 1, **options: object) -> dict[str, str]:
-    """Return the environment of a process with emulated devices; options as of `settings`."""
+    """Return the environment of a process with emulated devices; options as in `settings`."""
     return {**os.environ, "LD_LIBRARY_PATH": str(FOLDER), **settings(count, **options)}  # type: ignore[arg-type]
 
 
@@ -75,6 +75,16 @@ def bytes_moved(device: int) -> tuple[int, int]:
 def waits(device: int) -> tuple[int, int]:
     """Return the waits for events since the start of this process in which the thread spins, and sleeps."""
     count = load().dpmix_emulated_waits
+    return count(device, 0), count(device, 1)
+
+
+def faults(device: int) -> tuple[int, int]:
+    """Return two counts of copies since the start of this process that a pass should not make.
+
+    Those that are asynchronous and wait, because their host memory is not page-locked; and those to the host
+    of memory that nothing has written.
+    """
+    count = load().dpmix_emulated_faults
     return count(device, 0), count(device, 1)
 
 

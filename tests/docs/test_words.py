@@ -18,6 +18,8 @@ SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "word
         ("a.md", "Time for so many events", "so many"),
         ("a.md", "Its draws are\nthose of one machine", "are those of"),
         ("a.md", "the density equals that of the events", "equals that of"),
+        ("tutorial.md", "as deep as that of two normals", "that of"),
+        ("a.py", '"""Sum.\n\n    counts\n        As of `posterior`."""', "As of"),
         ("a.py", 'N = 3\n"""Of a file."""', '"""Of'),
         ("a.py", '"""As in GpGp."""', '"""As'),
         ("a.py", '"""Whether it is."""', '"""Whether'),

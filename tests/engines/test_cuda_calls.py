@@ -1,63 +1,64 @@
-"""The host's work in a pass of the CUDA engine does not depend on the number of resident chunks."""
+"""The host's work in a pass of the CUDA engine: its calls of the driver, and how few hold the interpreter."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cuda_cases import SPLIT, Emulate
+from cuda_cases import MIB, SPLIT, Emulate
+from cuda_on_cpu import emulator
 from engine_contract import halves, problem
 
 from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.kernels import _cuda_commands
 from dpmix.kernels.layout import CHUNK
+from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
 
-class CountedDriver:
-    """PyCUDA's driver module, whose calls are counted by name."""
+class Calls(NamedTuple):
+    """Calls of the driver in a pass, by all devices."""
 
-    def __init__(self, driver: Any) -> None:
-        self._driver, self.calls = driver, Counter[str]()
+    all: int
+    in_lists: int  # by the native loop
+    lists: int
+    launches: int
 
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._driver, name)
-        if isinstance(function, type):
-            return function
 
-        def counted(*arguments: Any, **named: Any) -> Any:
-            self.calls[name] += 1
-            return function(*arguments, **named)
+class Counted:
+    """Counts what passes ask of the driver, of emulated devices."""
 
-        return counted
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._counts, run = Counter[str](), _cuda_commands.run
 
-    def of(self, work: Callable[[], object]) -> Counter[str]:
+        def counted(entries: array[int], words: array[int]) -> tuple[int, int]:
+            self._counts["lists"] += 1
+            at = 0
+            while at < len(words):
+                self._counts["in_lists"] += 1
+                self._counts["launches"] += words[at] == 0
+                at += 2 + words[at + 1]
+            return run(entries, words)
+
+        monkeypatch.setattr(_cuda_commands, "run", counted)
+
+    def of(self, work: Callable[[], object], n_devices: int) -> Calls:
         """Return the calls of a pass."""
-        self.calls.clear()
+        self._counts.clear()
+        before = sum(map(emulator.calls, range(n_devices)))
         work()
-        return self.calls.copy()
+        every = sum(map(emulator.calls, range(n_devices))) - before
+        return Calls(every, *(self._counts[name] for name in ("in_lists", "lists", "launches")))
 
 
 @pytest.fixture
-def driver(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> CountedDriver:
-    """Count the driver's functions and the launches of passes."""
-    emulated_devices(2)
-    from dpmix.engines.cuda import lane, memory, passes
-    from dpmix.engines.cuda.kernels import Kernels
-
-    counted, launch = CountedDriver(passes.driver), Kernels.launch
-    monkeypatch.setattr(passes, "driver", counted)
-    monkeypatch.setattr(memory, "driver", counted)
-    monkeypatch.setattr(lane, "driver", counted)
-
-    def counted_launch(*arguments: Any) -> None:
-        counted.calls["launch"] += 1
-        launch(*arguments)
-
-    monkeypatch.setattr(Kernels, "launch", counted_launch)
-    return counted
+def counted(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    emulated_devices(8)
+    return Counted(monkeypatch)
 
 
 def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
@@ -70,14 +71,99 @@ def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
     ]
 
 
-def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(driver: CountedDriver) -> None:
+def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted) -> None:
     found = {}
-    for chunks, devices in ((2, 1), (5, 1), (4, 2)):
+    for chunks, devices in ((2, 1), (5, 1), (16, 8)):
         engine = CudaEngine(np.zeros((chunks * CHUNK - 5, 2), np.float32), devices=list(range(devices)))
         passes_of(engine)[0]()  # events and lanes come to the devices
-        found[chunks, devices] = [driver.of(work) for work in passes_of(engine)]
+        found[chunks, devices] = [counted.of(work, devices) for work in passes_of(engine)]
         engine.close()
     one = found[2, 1]
-    assert all(calls["launch"] >= 4 for calls in one)
+    assert all(calls.launches >= 4 for calls in one)
     assert found[5, 1] == one
-    assert found[4, 2] == [Counter({name: 2 * n for name, n in calls.items()}) for calls in one]
+    assert found[16, 8] == [Calls(*(8 * n for n in calls)) for calls in one]
+
+
+def test_few_calls_of_a_pass_hold_the_interpreter(counted: Counted) -> None:
+    """Two lists start two batches, two wait for them; PyCUDA reads the sums and makes the context current."""
+    events, mixture = problem(2 * CHUNK - 5, 6, 16)
+    engine = CudaEngine(events, devices=[0])
+    keys = iter(range(100))
+    passes: list[Callable[[], object]] = [
+        lambda: engine.expect_labels(mixture),
+        lambda: engine.draw_labels(mixture, Key(1, 0, next(keys))),  # pruned
+    ]
+    for work in passes:
+        work()
+        calls = counted.of(work, 1)
+        assert calls.lists == 4
+        assert calls.in_lists > 35
+        assert calls.all - calls.in_lists <= 3
+    engine.close()
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_copies_of_a_pass_do_not_wait_and_have_been_written(
+    emulated_devices: Emulate, resident: bool
+) -> None:
+    events, mixture = problem(2 * CHUNK - 5, 6, 16)
+    rest = np.full(12, -1, np.int32), np.zeros(12, np.int8)
+    split = SplitAssignment(np.r_[SPLIT.pairs, rest[0]], np.r_[SPLIT.sides, rest[1]], SPLIT.word)
+    emulated_devices(memory=None if resident else 8 * MIB)
+    engine = CudaEngine(events, devices=[0], chunks_in_flight=1)
+    before = emulator.faults(0)
+    for iteration in range(2):  # dense, then pruned
+        engine.draw_labels(mixture, Key(1, 0, iteration))
+    assert engine._devices[0]._memory.holds_events == resident
+    engine.divide(split, halves(mixture, split, 2), Key(1, 0, 2))
+    engine.expect_labels(mixture)
+    engine.memberships(mixture, np.arange(16) % 3, 0, len(events))
+    assert emulator.faults(0) == before
+    engine.close()
+
+
+def test_a_device_that_finds_no_chunk_left_has_no_sums(emulated_devices: Emulate) -> None:
+    """It could take over from a failed device, and find that the others have taken everything."""
+    from dpmix.engines.cuda.work import Pass
+
+    emulated_devices()
+    events, mixture = problem(2 * CHUNK - 5, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    engine.draw_labels(mixture, Key(1, 0, 0))
+    device, work = engine._devices[0], Pass(engine._packed(mixture)[0])
+    account = device.submit(device.run, work, [0, 1], lambda *_: [], None).result()
+    assert account.chunks == 0
+    assert account.sums is not None
+    assert not account.sums.total.any()
+    engine.close()
+
+
+def test_batches_of_one_shape_are_listed_once(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpmix.engines.cuda.kernels import Kernels
+
+    listed, launch = Counter[str](), Kernels.launch
+
+    def noted(self: Kernels, commands: Any, name: str, *others: Any) -> None:
+        listed[name] += 1
+        launch(self, commands, name, *others)
+
+    monkeypatch.setattr(Kernels, "launch", noted)
+    events, mixture = problem(2 * CHUNK - 5, 2, 4)
+    engine = CudaEngine(events, devices=[0])
+    for iteration in range(4):
+        for chain in range(2):
+            engine.draw_labels(mixture, Key(1, chain, iteration))
+    assert listed["draw_labels"] == 4  # two chains, two batches
+    engine.close()
+
+
+def test_a_kernel_gets_as_many_arguments_as_it_has() -> None:
+    from dpmix.engines.cuda.commands import Commands, Kernel
+
+    commands, kernel = Commands(), Kernel.of(1, 128, "PiQIIf")
+    commands.launch(kernel, (1, 1), 0, 1, 2, Key(3, 4, 5), 6)
+    with pytest.raises(TypeError, match="got 5 arguments, the kernel has 6"):
+        commands.launch(kernel, (1, 1), 0, 1, Key(3, 4, 5), 6)
+    with pytest.raises(TypeError):
+        commands.launch(kernel, (1, 1), 0, 1, 2, Key(3, 4, 5), 25.0)
+    assert kernel.wide == 0b101

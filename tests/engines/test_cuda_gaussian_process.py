@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from dpmix.config.engine import EngineConfig
 from dpmix.engines.cpu import instruction_sets
 from dpmix.errors import DpmixError
+from dpmix.explore.exploration import HeldDevices
 from dpmix.kernels import _cpu, build
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Floats
@@ -197,6 +200,29 @@ def test_a_device_that_cannot_be_opened_is_an_error(emulated_devices: Callable[.
     emulated_devices(1)
     with pytest.raises(DpmixError, match=r"engine\.devices: got 3"):
         CudaGaussianProcess(events, [3])
+
+
+def test_held_devices_stay_open_until_they_fail_or_are_not_kept(
+    emulated_devices: Callable[..., None],
+) -> None:
+    own, keep = problem(*SIZES[1]), True
+    held = HeldDevices(SimpleNamespace(values=own.events), EngineConfig(), "cuda", lambda: keep)  # type: ignore[arg-type]
+    with held.used() as first:
+        check_equal(first, own, False)
+    with held.used() as second:
+        assert second is first
+        check_equal(second, own, True)
+    emulated_devices(fail="0:cuLaunchKernel:1")
+    with pytest.raises(DpmixError, match="no CUDA device is left"), held.used() as second:
+        check_equal(second, own, False)
+    emulated_devices()
+    with held.used() as third:
+        assert third is not first
+        check_equal(third, own, False)
+        keep = False
+    assert third is not None
+    with pytest.raises(DpmixError, match="it is closed"):
+        check_equal(third, own, False)
 
 
 def test_a_closed_device_says_so(open_device: Callable[..., Any]) -> None:

@@ -187,7 +187,7 @@ def draw_wishart(inverse: Array, normals: Array, gammas: Array, out: Array) -> b
 
 
 def log_betas(first: Array, second: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return log v and log(1 - v) of Beta(first, second) variates v, as of `FastGenerator.log_betas`.
+    """Return log v and log(1 - v) of Beta(first, second) variates v, as in `FastGenerator.log_betas`.
 
     The logs are taken one by one, because those of NumPy's arrays depend on the processor.
     """
@@ -279,7 +279,7 @@ def swap_with_sticks(counts: Array, order: Ints, log1m_sticks: Array, levels: Ar
     Parameters
     ----------
     counts, order
-        As of `swap_any`.
+        As in `swap_any`.
     log1m_sticks : float64 [K - 1], changed
     levels : float64 [K - 2]
         Exponential variates.
@@ -307,7 +307,7 @@ def swap_collapsed(
     Parameters
     ----------
     counts, order
-        As of `swap_any`.
+        As in `swap_any`.
     alpha : float
     after : float
         The number of events after the first two components.

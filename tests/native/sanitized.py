@@ -1,4 +1,4 @@
-"""Run the tests of the CPU engine on native code built for a sanitizer: sanitized.py [address] [thread].
+"""Run tests of the native modules on code built for a sanitizer: sanitized.py [address] [thread].
 
 The code is built in build/sanitized for one instruction set and with little optimisation. The builds run in
 parallel, because most of a build is one large file. A sanitizer's report ends the process: the tests fail.
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = "DPMIX_SANITIZED_MODULE"
+FOLDER = "DPMIX_SANITIZED_FOLDER"
+MODULES = "_cpu", "_cuda_commands"
 CXX = os.environ.get("CXX", "g++")
 
 
@@ -51,7 +52,7 @@ SANITIZERS = {
 
 
 def build(name: str) -> Path:
-    """Build the module dpmix.kernels._cpu for a sanitizer and return its path."""
+    """Build the native modules of dpmix.kernels for a sanitizer and return their folder."""
     checked = SANITIZERS[name].checked
     folder = ROOT / "build" / "sanitized" / name
     flags = f"-g1 -fsanitize={checked} -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -69,7 +70,7 @@ def build(name: str) -> Path:
         sys.exit("cmake is missing: pip install '.[dev]'")
     subprocess.run([cmake, "-S", ROOT, "-B", folder, *defined], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([cmake, "--build", folder, "--parallel", "2"], check=True, stdout=subprocess.DEVNULL)
-    return next(folder.glob("_cpu.*.so"))
+    return folder
 
 
 def control(name: str) -> None:
@@ -100,8 +101,8 @@ def environment(name: str) -> dict[str, str]:
     return {**os.environ, **SANITIZERS[name].options, **paths, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def start_tests(name: str, module: Path) -> subprocess.Popen[str]:
-    """Start the tests on a module, in parallel with those of the other sanitizer."""
+def start_tests(name: str, folder: Path) -> subprocess.Popen[str]:
+    """Start the tests on the modules of a folder, in parallel with those of the other sanitizer."""
     options = ["-q", "-p", "sanitized", "-k", SANITIZERS[name].tests, "--durations=5"]
     command = [
         sys.executable,
@@ -109,38 +110,40 @@ def start_tests(name: str, module: Path) -> subprocess.Popen[str]:
         "pytest",
         *options,
         "tests/engines/test_cpu_engine.py",
+        "tests/engines/test_cuda_commands.py",
         "tests/engines/test_exact.py",
         "tests/explore/test_posterior.py",
         "tests/populations/test_averages.py",
     ]
-    variables = {**environment(name), MODULE: str(module)}
+    variables = {**environment(name), FOLDER: str(folder)}
     return subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
-def take(path: str) -> None:
-    """Replace the installed dpmix.kernels._cpu by a module."""
+def take(name: str, path: Path) -> None:
+    """Replace an installed module of dpmix.kernels by another."""
     import dpmix.kernels
 
-    spec = importlib.util.spec_from_file_location("dpmix.kernels._cpu", path)
+    spec = importlib.util.spec_from_file_location(f"dpmix.kernels.{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    setattr(dpmix.kernels, "_cpu", module)  # noqa: B010 (the installed package may have none)
+    setattr(dpmix.kernels, name, module)  # the installed package may have none
 
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(SANITIZERS)
     with ThreadPoolExecutor() as pool:
-        modules = dict(zip(chosen, pool.map(build, chosen), strict=True))
+        folders = dict(zip(chosen, pool.map(build, chosen), strict=True))
     for name in chosen:
         control(name)
-    processes = {name: start_tests(name, module) for name, module in modules.items()}
+    processes = {name: start_tests(name, folder) for name, folder in folders.items()}
     for name, process in processes.items():
         print(f"== {name}\n{process.communicate()[0]}", flush=True)
     sys.exit(any(process.returncode for process in processes.values()))
-if MODULE in os.environ:  # loaded by pytest (-p sanitized)
-    take(os.environ[MODULE])
+if FOLDER in os.environ:  # loaded by pytest (-p sanitized)
+    for module_name in MODULES:
+        take(module_name, next(Path(os.environ[FOLDER]).glob(f"{module_name}.*.so")))

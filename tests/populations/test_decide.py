@@ -72,6 +72,7 @@ def test_merging_adds_weights_and_splitting_takes_them_apart(forest: Forest, beg
     merged = act(forest, begun, Merge(populations=(unions[0], unions[4])))  # not neighbours in the tree
     both = decided(forest, merged)
     assert weights(forest, both) == [0.43, 0.25, 0.2, 0.12]
+    assert both.labels == (1, 2, 3, 4)
     assert both.why == "the default; then 1 merge by hand"
     apart = decided(forest, act(forest, merged, Split(population=both.unions[0])))
     assert weights(forest, apart) == [0.35, 0.25, 0.2, 0.12, 0.08]
@@ -86,7 +87,7 @@ def test_a_split_is_at_the_highest_merge_inside(forest: Forest, begun: Decisions
     again = decided(
         forest, act(forest, one.then(Split(population=everything)), Split(population=parts.unions[0]))
     )
-    assert weights(forest, again) == [0.6, 0.08, 0.32]  # the smaller side comes last
+    assert weights(forest, again) == [0.6, 0.08, 0.32]  # the smaller side has the next free number
 
 
 def test_a_population_without_a_valley_is_not_split() -> None:
@@ -98,22 +99,29 @@ def test_a_population_without_a_valley_is_not_split() -> None:
         split(ripples, frozenset({1, 2}))
 
 
-def test_a_merge_keeps_order_and_colours_of_the_others(forest: Forest, begun: Decisions) -> None:
+def test_a_merge_keeps_numbers_and_colours_of_the_others(forest: Forest, begun: Decisions) -> None:
     unions = decided(forest, begun).unions
     merged = act(forest, begun, Merge(populations=(unions[4], unions[2])))
     both = decided(forest, merged)  # the third has 0.28 now, more than the second
     assert both.unions == [unions[0], unions[1], tuple(sorted(unions[2] + unions[4])), unions[3]]
+    assert both.labels == (1, 2, 3, 4)
     assert both.colours == (0, 1, 2, 3)
     first = decided(forest, act(forest, begun, Merge(populations=(unions[0], unions[1]))))
     assert first.unions[1:] == [*unions[2:]]
+    assert first.labels == (1, 3, 4, 5)
     assert first.colours == (0, 2, 3, 4)
-    assert decided_populations(forest, first).colours == first.colours
+    found = decided_populations(forest, first)
+    assert (found.labels, found.colours) == (first.labels, first.colours)
+    again = act(forest, begun, Merge(populations=(unions[3], unions[4])))
+    third = act(forest, again, Merge(populations=(decided(forest, again).unions[3], unions[1])))
+    assert decided(forest, third).labels == (1, 2, 3), "the number of the largest part"
     apart = decided(forest, act(forest, merged, Split(population=both.unions[2])))
     assert apart.unions == unions
+    assert apart.labels == (1, 2, 3, 4, 5)
     assert apart.colours == (0, 1, 2, 3, 4)
     one = act(forest, begun, Cut(populations=2))
     halves = decided(forest, act(forest, one, Split(population=decided(forest, one).unions[0])))
-    assert halves.unions[1] == decided(forest, one).unions[1], "the smaller side comes last"
+    assert halves.unions[1] == decided(forest, one).unions[1], "the smaller side has the next free number"
     assert halves.colours == (0, 1, 2)
 
 

@@ -68,7 +68,7 @@ def write(
     samples = [source.name for source in sources]
     options: dict[str, Any] = {"channels": CHANNELS, "samples": samples, "sources": sources}
     with open_writers(
-        directory, formats, **options, n_populations=N_POPULATIONS, memberships=memberships
+        directory, formats, **options, labels=range(1, N_POPULATIONS + 1), memberships=memberships
     ) as files:
         for block in WHOLE[: len(sources)]:
             for part in parted(block, size):
@@ -180,7 +180,7 @@ def test_fcs_of_samples_without_events_that_were_gated(tmp_path: Path, sources: 
     three = [*sources, *open_sources([sources[0].header.path])]  # type: ignore[union-attr]
     samples = ["a.fcs", "b.fcs", "c.fcs"]
     with open_writers(
-        tmp_path / "out", ["fcs"], channels=CHANNELS, samples=samples, sources=three, n_populations=4
+        tmp_path / "out", ["fcs"], channels=CHANNELS, samples=samples, sources=three, labels=range(1, 5)
     ) as files:
         files.write(WHOLE[1])
         with pytest.raises(ValueError, match="comes after sample 1"):
@@ -215,7 +215,7 @@ def test_row_groups_are_large_and_blocks_can_be_reused(
         channels=CHANNELS,
         samples=samples,
         sources=sources,
-        n_populations=4,
+        labels=range(1, 5),
         memberships=True,
     ) as files:
         for block in [part for sample in WHOLE for part in parted(sample, 100)]:
@@ -302,7 +302,9 @@ def test_unfinished_files_are_deleted(
     out.mkdir()
     (out / "events.csv").write_text("of an earlier gating")
     samples = [source.name for source in sources]
-    files = open_writers(out, formats, channels=CHANNELS, samples=samples, sources=sources, n_populations=4)
+    files = open_writers(
+        out, formats, channels=CHANNELS, samples=samples, sources=sources, labels=range(1, 5)
+    )
     with files:
         files.write(WHOLE[0])
         made = [path.name for path in out.iterdir() if path.name != "events.csv"]

@@ -30,7 +30,14 @@ from dpmix.populations.gates.strategy import find_strategies
 from dpmix.report.flowjo import check_samples, gain_warning, groups_of, steps_of, write_table, write_workspace
 from dpmix.report.gatingml import space_of
 
-NAMES = {"names": (), "phenotypes": ("A+/B-", "B+ <&>", "C-\x0b"), "n_populations": 3, "population_types": ()}
+NAMES: dict[str, Any] = {
+    "names": (),
+    "phenotypes": ("A+/B-", "B+ <&>", "C-\x0b"),
+    "n_populations": 3,
+    "labels": (),
+    "population_types": (),
+    "number": lambda population: population + 1,
+}
 
 
 def written(folder: Path, events: Events, linearize: bool = True) -> list[dict[str, str]]:

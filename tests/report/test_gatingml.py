@@ -32,7 +32,13 @@ METHODS = {
     "linear": {"method": "linear"},
 }
 
-NOTHING_MORE: dict[str, Any] = {"exploration": None, "explored_strategy": None, "population_types": ()}
+NOTHING_MORE: dict[str, Any] = {
+    "exploration": None,
+    "explored_strategy": None,
+    "population_types": (),
+    "all_numbers": tuple(range(1, 20)),
+    "number": lambda population: population + 1,
+}
 
 
 def write_cells(path: Path, **keywords: str) -> Path:
@@ -100,7 +106,7 @@ def assert_flowkit_agrees(gates: Path, fcs: Path, found: tuple[Strategy, ...]) -
     n_gates = 0
     for p, own in enumerate(found):
         for k, selected in enumerate(own.selected):
-            inside = int(result.get_gate_membership(gate_name(p, k, len(own.gates))).sum())
+            inside = int(result.get_gate_membership(gate_name(p + 1, k, len(own.gates))).sum())
             assert abs(inside - selected) <= 1, (p, k)  # events are float32 here
             n_gates += 1
     assert n_gates >= 3
@@ -142,7 +148,7 @@ def test_samples_with_different_matrices_refer_to_their_own(tmp_path: Path) -> N
     strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
     results = [strategy.gate_sample(flowkit.Sample(file)) for file in files]
     for p, own in enumerate(found):
-        name = gate_name(p, len(own.gates) - 1, len(own.gates))
+        name = gate_name(p + 1, len(own.gates) - 1, len(own.gates))
         assert sum(r.get_gate_membership(name).sum() for r in results) == pytest.approx(
             own.selected[-1], abs=1
         )
@@ -172,8 +178,10 @@ def test_each_gate_states_its_population_purity_yield_and_f1(tmp_path: Path) -> 
     gates = {gate.get(f"{{{GATING}}}id"): gate for gate in root if gate.get(f"{{{GATING}}}id")}
     for p, own in enumerate(found):
         for k in range(len(own.gates)):
-            gate = gates[gate_name(p, k, len(own.gates))]
-            assert gate.get(f"{{{GATING}}}parent_id") == (gate_name(p, k - 1, len(own.gates)) if k else None)
+            gate = gates[gate_name(p + 1, k, len(own.gates))]
+            assert gate.get(f"{{{GATING}}}parent_id") == (
+                gate_name(p + 1, k - 1, len(own.gates)) if k else None
+            )
             note = gate.find(f"{{{DATA}}}custom_info/dpmix")
             assert note is not None
             assert note.get("phenotype") == ("A+", "B+ <&>", "C-")[p]
@@ -201,7 +209,7 @@ def test_flowkit_finds_the_counts_of_a_hierarchy_with_ellipses(tmp_path: Path) -
         Node((1,), 0, 2, counted[2]),
     ]
     gating: Any = SimpleNamespace(run="run.h5", phenotypes=("A+", "B+", "C-"), **NOTHING_MORE)
-    write_gates(tmp_path / "gates.xml", gating, nested(hierarchy), space_of(events, True))
+    write_gates(tmp_path / "gates.xml", gating, nested(gating, hierarchy), space_of(events, True))
     strategy = flowkit.parse_gating_xml(tmp_path / "gates.xml")
     found = strategy.gate_sample(flowkit.Sample(fcs))
     assert strategy.get_parent_gate_id("population_2_step_1")[0] == "branch_1"

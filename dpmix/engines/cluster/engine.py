@@ -63,7 +63,7 @@ class ClusterEngine:
     weights : SampleWeights, optional
         Weights of the events. Default: every event has weight 1.
     starts : int64 [S + 1], optional
-        As of `dpmix.engines.cohort.CohortEngine`, for the hierarchical model. Every sample then has its own
+        As in `dpmix.engines.cohort.CohortEngine`, for the hierarchical model. Every sample then has its own
         grid of chunks.
 
     Raises

@@ -91,11 +91,10 @@ class CudaDevice(DeviceThread):
         take, deliver : callable
         """
         self._memory.make_room(list(share), len(work.components), work.n_populations)
-        for labels in (work.labels, work.labels_to_send):
-            if labels is not None:
-                self._memory.lock_labels(labels)
+        if work.labels is not None:  # those that it sends are mostly these, or of an earlier pass
+            self._memory.lock_labels(work.labels)
         for name in work.kernels:
-            self._kernels.function(name)
+            self._kernels.load(name)
         running = DevicePass(
             work,
             self._memory,

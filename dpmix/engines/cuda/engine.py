@@ -360,7 +360,7 @@ class CudaPasses:
 class CudaEngine(CudaPasses, SummingEngine):
     """Engine on CUDA devices (interface: dpmix.engines.base.Engine).
 
-    Parameters as of `CudaPasses`, without `starts`.
+    Parameters as in `CudaPasses`, without `starts`.
     """
 
     def __init__(self, events: Floats, **options: Unpack[CudaOptions]) -> None:

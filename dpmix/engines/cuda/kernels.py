@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pycuda.driver as driver
 
+from dpmix.engines.cuda import library
+from dpmix.engines.cuda.commands import Commands, Kernel
 from dpmix.engines.cuda.messages import load_failure
 from dpmix.engines.cuda.work import DeviceFailed
 from dpmix.kernels import build
 from dpmix.kernels.layout import MOMENT_THREADS, THREADS
 
+T = TypeVar("T")
 KERNELS = {  # file, threads of a block, argument types (letters of the module struct)
     "draw_labels": ("draw_labels", THREADS, "PPPPPQQifQIIPPP"),
     "draw_sorted": ("draw_sorted", THREADS, "PPPPPPQQifQIIPPPP"),
@@ -33,42 +37,55 @@ KERNELS = {  # file, threads of a block, argument types (letters of the module s
 class Kernels:
     """Kernels for events of `n_channels` channels on an architecture such as ``sm_90``.
 
-    A kernel is compiled and loaded when it is first needed, in the current context.
+    A kernel is compiled and loaded when `load` first names it, in the current context.
     """
 
     def __init__(self, n_channels: int, architecture: str) -> None:
         self._n_channels, self._architecture = n_channels, architecture
-        self._modules: dict[str, Any] = {}
-        self._functions: dict[str, Any] = {}
+        self._modules: dict[str, int] = {}
+        self._kernels: dict[str, Kernel] = {}
 
-    def function(self, name: str) -> Any:
-        """Return a kernel, prepared for its argument types."""
-        if name not in self._functions:
-            file, _, arguments = KERNELS[name]
+    def load(self, name: str) -> None:
+        """Compile and load a kernel, unless it is loaded."""
+        if name not in self._kernels:
+            file, threads, arguments = KERNELS[name]
             if file not in self._modules:
                 code = build.cubin(file, self._n_channels, self._architecture)
-                self._modules[file] = load(code)
-            self._functions[name] = self._modules[file].get_function(name).prepare(arguments)
-        return self._functions[name]
+                self._modules[file] = loaded(code, library.load_module)
+            handle = library.kernel_of(self._modules[file], name)
+            self._kernels[name] = Kernel.of(handle, threads, arguments)
 
-    def launch(self, name: str, grid: tuple[int, int], stream: Any, *arguments: Any) -> None:
-        """Queue a kernel on a stream."""
-        self.function(name).prepared_async_call(grid, (KERNELS[name][1], 1, 1), stream, *arguments)
+    def handle(self, name: str) -> int:
+        """Return the handle of a loaded kernel."""
+        return self._kernels[name].handle
+
+    def launch(
+        self, commands: Commands, name: str, grid: tuple[int, int], stream: int, *arguments: Any
+    ) -> None:
+        """List a launch of a loaded kernel on a stream."""
+        commands.launch(self._kernels[name], grid, stream, *arguments)
 
     def unload(self) -> None:
         """Release all kernels."""
-        self._functions, self._modules = {}, {}
+        for module in self._modules.values():
+            library.unload_module(module)
+        self._kernels, self._modules = {}, {}
 
 
 def load(code: bytes) -> Any:
-    """Load compiled kernels in the current context.
+    """Load compiled kernels in the current context, as a module of PyCUDA.
 
     Raises
     ------
     DeviceFailed
         The driver refuses them.
     """
+    return loaded(code, driver.module_from_buffer)
+
+
+def loaded(code: bytes, load: Callable[[bytes], T]) -> T:
+    """Return what `load` returns; if the driver refuses the kernels, raise `DeviceFailed` with the reason."""
     try:
-        return driver.module_from_buffer(code)
+        return load(code)
     except driver.Error as error:
         raise DeviceFailed(load_failure(error, driver.get_driver_version())) from error

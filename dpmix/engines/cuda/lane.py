@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pycuda.driver as driver
 
+from dpmix.engines.cuda import library
+from dpmix.engines.cuda.commands import Commands, Program
 from dpmix.engines.cuda.work import Pass
 from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, Layout
 from dpmix.model.mixture import Array, Floats
@@ -67,21 +69,43 @@ class HeldMixture:
         """Hold no mixture, at the start of a pass."""
         self.sample, self.exact_at = -1, 0
 
-    def send(self, rows: Array, sample: int, stream: Any) -> None:
-        """Queue a copy of the mixture of a sample in float32; the copy before must have ended."""
+    def send(self, commands: Commands, rows: Array, sample: int, stream: int) -> None:
+        """List a copy of the mixture of a sample in float32; the copy before must have ended."""
         here = self.rows_here[: len(rows)]
         np.copyto(here, rows, casting="same_kind")
-        driver.memcpy_htod_async(self.rows, here, stream)
+        commands.copy_up(self.rows, here, stream)
         self.sample, self.exact_at = sample, 0
 
-    def send_exact(self, rows: Array, stream: Any) -> None:
-        """Queue a copy of the mixture in float64."""
+    def send_exact(self, commands: Commands, rows: Array, stream: int) -> None:
+        """List a copy of the mixture in float64."""
         if self._exact_here is None:
             self._exact_here = driver.pagelocked_empty(self._shape, np.float64)
         here = self._exact_here[: len(rows)]
         here[...] = rows
-        driver.memcpy_htod_async(self.exact, here, stream)
+        commands.copy_up(self.exact, here, stream)
         self.exact_at = int(self.exact)
+
+
+class LaneEvents(NamedTuple):
+    """The events of a lane's batch: start, input on the device, results there, results on the host.
+
+    The copies of one lane run at the time of the other's kernels, so only the union of spans says how long a
+    device waited for copies.
+    """
+
+    began: int
+    sent: int
+    computed: int
+    done: int
+
+    @classmethod
+    def make(cls, blocking: bool) -> LaneEvents:
+        """Return new events; `blocking`: the thread sleeps while it waits for the last one."""
+        flags = driver.event_flags
+        # With fewer cores than devices, a thread that spins would keep another from feeding its device.
+        done = library.make_event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
+        began, sent, computed = (library.make_event() for _ in range(3))
+        return cls(began, sent, computed, done)
 
 
 class Lane:
@@ -98,22 +122,21 @@ class Lane:
         n_components: int,
         n_populations: int,
         *,
+        marks: LaneEvents,
         mixture: HeldMixture,
         weighted: bool,
         by_sample: bool,
-        blocking: bool,
     ) -> None:
         n_rows = slots * n_components * (layout.n_channels + 1) if by_sample else 0
         n_moments = slots * n_components * layout.n_moments
         n_memberships = staged * CHUNK * n_populations
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
-        # Three marks, because the copies of one lane run at the time of the other's kernels: only the union
-        # of spans says how long a device waited for copies.
-        self.began, self.sent, self.computed = (driver.Event() for _ in range(3))
-        flags = driver.event_flags
-        # With fewer cores than devices, a thread that spins would keep another from feeding its device.
-        self.done = driver.Event(flags.BLOCKING_SYNC if blocking else flags.DEFAULT)
+        self.queue: int = self.stream.handle
+        self.marks = marks
+        self.programs: dict[tuple[object, ...], Program] = {}  # by what they depend on
+        self.waiting: Program | None = None
+        self.milliseconds = np.zeros(len(marks), np.float32)  # of these events since the start of the pass
         self.mixture = mixture
         self.chunks: list[int] = []  # of the current batch, all of one sample
         self.sample = 0

@@ -16,8 +16,8 @@ import numpy as np
 import pycuda.driver as driver
 
 from dpmix.engines.chunk_grid import ChunkGrid
-from dpmix.engines.cuda import page_lock
-from dpmix.engines.cuda.lane import HeldMixture, Lane, SortedEvents, n_log_sums, n_sums_of_chunk
+from dpmix.engines.cuda import library
+from dpmix.engines.cuda.lane import HeldMixture, Lane, LaneEvents, SortedEvents, n_log_sums, n_sums_of_chunk
 from dpmix.engines.cuda.work import DeviceFailed, HostLabels, Labels
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
 from dpmix.model.mixture import Floats
@@ -77,7 +77,7 @@ class DeviceMemory:
         by_sample: bool = False,
         blocking: bool = False,
     ) -> None:
-        self._number, self._blocking = number, blocking
+        self._number = number
         self._events, self._grid, self._weights = events, grid, weights
         self.by_sample = by_sample
         self._layout = layout
@@ -92,7 +92,8 @@ class DeviceMemory:
         self._locked: dict[int, Labels] = {}  # page-locked labels by address
         self.lanes: list[Lane] = []
         self.mixtures: list[HeldMixture] = []
-        self.origin, self.mixture_sent, self.added = (driver.Event() for _ in range(3))
+        self.origin, self.mixture_sent, self.added = (library.make_event() for _ in range(3))
+        self._lane_events = [LaneEvents.make(blocking) for _ in range(2)]
         self.drop()
 
     def drop(self) -> None:
@@ -138,12 +139,12 @@ class DeviceMemory:
         for _, rows in labels.parts(self._share) if self._share else ():
             if rows.ctypes.data not in self._locked:
                 self._locked[rows.ctypes.data] = rows
-                if error := page_lock.lock(rows):
+                if error := library.lock(rows):
                     self._warn("cannot page-lock labels (error %d): copies of them take longer", error)
 
     def _unlock_labels(self) -> None:
         for rows in self._locked.values():
-            page_lock.unlock(rows)
+            library.unlock(rows)
         self._locked = {}
 
     @property
@@ -256,10 +257,10 @@ class DeviceMemory:
         self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
         staged = min(batch, self._usual)
         sizes = batch, staged, n_components, n_populations
-        how = {"weighted": self._weights is not None, "blocking": self._blocking, "by_sample": self.by_sample}
+        how = {"weighted": self._weights is not None, "by_sample": self.by_sample}
         self.lanes = [
-            Lane(self._layout, *sizes, mixture=self.mixtures[number % len(self.mixtures)], **how)
-            for number in range(n_lanes)
+            Lane(self._layout, *sizes, marks=marks, mixture=self.mixtures[number % len(self.mixtures)], **how)
+            for number, marks in enumerate(self._lane_events[:n_lanes])
         ]
         self.batch, self.staged = batch, staged
         self._capacity = n_components, n_populations

@@ -12,6 +12,7 @@ import pycuda.driver as driver
 from dpmix.engines import exact
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
+from dpmix.engines.cuda.commands import Commands, Program, float_bits
 from dpmix.engines.cuda.kernels import Kernels
 from dpmix.engines.cuda.lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda.memory import DeviceMemory
@@ -21,6 +22,7 @@ from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 NO_LABELS = 0xFFFFFFFF  # two labels of no component
+MOST_PROGRAMS = 256  # kept by a lane: some for each chain
 
 
 class DevicePass:
@@ -59,7 +61,8 @@ class DevicePass:
         send_exact: bool,
     ) -> None:
         self._work, self._memory, self._kernels, self._layout = work, memory, kernels, layout
-        self._grid, self._first_event, self._weight_floor = grid, first_event, weight_floor
+        self._grid, self._first_event, self._weight_floor = grid, first_event, float_bits(weight_floor)
+        self._ahead, self._batch = Commands(), Commands()  # of a batch: its input, and all that follows
         self._n_components = len(work.components)
         self._blocks_per_chunk, self._joint = layout.blocks_per_chunk, layout.joint
         self._n_moments = self._n_components * layout.n_moments
@@ -90,6 +93,8 @@ class DevicePass:
                 self._start(lane)
             elif not any(other.chunks for other in lanes):
                 break
+        if not n_chunks:
+            self._ahead.run()  # nothing has sent the tables, which clear the sums
         kernels = union_length(self._kernel_spans)
         copies = union_length(self._kernel_spans + self._copy_spans) - kernels
         sums = None if self._work.gates else CohortSums(self._read_state(), self._rows, self._cut)
@@ -103,12 +108,12 @@ class DevicePass:
         driver.memcpy_dtoh(sums, int(self._memory.state) + offset)
         return sums.copy()  # page-locked memory stays in the thread of its device
 
-    def _send_mixture(self, mixture: HeldMixture, sample: int, stream: Any) -> None:
-        """Queue copies of the mixture of a sample."""
+    def _send_mixture(self, mixture: HeldMixture, sample: int, stream: int) -> None:
+        """List copies of the mixture of a sample."""
         rows = self._work.rows(self._layout, sample)
-        mixture.send(rows, sample, stream)
+        mixture.send(self._ahead, rows, sample, stream)
         if self.exact_sent:
-            mixture.send_exact(rows, stream)
+            mixture.send_exact(self._ahead, rows, stream)
 
     def _send_tables(self) -> None:
         """Send the tables of the pass, and the mixture if all samples share it; all lanes wait for it."""
@@ -119,8 +124,8 @@ class DevicePass:
             driver.memcpy_htod(memory.split, work.division.split)
         if work.last and work.last.now is not None:
             driver.memcpy_htod(memory.now, work.last.now)
-        first = memory.lanes[0].stream
-        memory.origin.record(first)
+        first = memory.lanes[0].queue
+        self._ahead.record(memory.origin, first)
         # The same memory holds the mixture of the pass before, which may have the same sample number.
         for mixture in memory.mixtures:
             mixture.forget()
@@ -128,43 +133,68 @@ class DevicePass:
             self._send_mixture(memory.mixtures[0], 0, first)
         if not work.gates:
             n_words = 2 * 4 * (self._n_moments + work.n_log_sums)
-            driver.memset_d32_async(memory.state, 0, n_words, first)
+            self._ahead.fill(memory.state, 0, n_words, first)
         others = memory.lanes[1:]
         if others:
-            memory.mixture_sent.record(first)
+            self._ahead.record(memory.mixture_sent, first)
         for lane in others:
-            lane.stream.wait_for_event(memory.mixture_sent)
+            self._ahead.wait(lane.queue, memory.mixture_sent)
         for lane in memory.lanes:
             lane.chunks = []
 
     def _start(self, lane: Lane) -> None:
         """Queue all operations of the lane's batch."""
-        lane.began.record(lane.stream)
+        work, ahead = self._work, self._ahead
+        ahead.record(lane.marks.began, lane.queue)
         lane.sample = int(self._grid.samples[lane.chunks[0]])
         first, end = self._grid.sample(lane.sample)
         lane.n_events, lane.first_event = end - first, self._first_event + first
         if lane.mixture.sample != lane.sample:
-            self._send_mixture(lane.mixture, lane.sample, lane.stream)
+            self._send_mixture(lane.mixture, lane.sample, lane.queue)
         addresses = self._memory.resident_addresses(lane.chunks[0])
         if addresses is None:
             numbers = lane.numbers_here[: len(lane.chunks)]
             numbers[:] = self._grid.places[lane.chunks]
             addresses = int(lane.events), int(lane.numbers), 0 if lane.weights is None else int(lane.weights)
+            ahead.run()  # before the copies of the events
             self._memory.send(lane, lane.chunks, addresses[0], addresses[2])
-            driver.memcpy_htod_async(lane.numbers, numbers, lane.stream)
+            ahead.copy_up(lane.numbers, numbers, lane.queue)
         lane.events_at, lane.numbers_at, lane.weights_at = addresses
-        before = self._work.labels_to_send
-        if before is not None:
-            for slot, labels in before.parts(lane.chunks):
-                driver.memcpy_htod_async(label_address(lane, slot), labels, lane.stream)
-        lane.sent.record(lane.stream)
+        ahead.run(self._program(lane), work.key)
+        self._has_added = len(self._memory.lanes) > 1
+
+    def _program(self, lane: Lane) -> Program:
+        """Return the calls from the labels of the batch to its results; equal batches share them."""
+        work = self._work
+        places = tuple(
+            None if labels is None else labels.place(lane.chunks)
+            for labels in (work.labels_to_send, work.labels)
+        )
+        has_now = work.last is not None and work.last.now is not None
+        shape = work.kernels, self._n_components, len(lane.chunks), lane.n_events, lane.first_event, has_now
+        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, places
+        batch = *shape, *where, self._has_added
+        repeats = not (work.gates or work.division)  # these have values of their own
+        if repeats and batch in lane.programs:
+            return lane.programs[batch]
+        if work.labels_to_send is not None:
+            for slot, labels in work.labels_to_send.parts(lane.chunks):
+                self._batch.copy_up(label_address(lane, slot), labels, lane.queue)
+        self._batch.record(lane.marks.sent, lane.queue)
         self._compute(lane)
+        program = self._batch.finish()
+        if repeats:
+            if len(lane.programs) >= MOST_PROGRAMS:
+                lane.programs.clear()
+            lane.programs[batch] = program
+        return program
 
     def _compute(self, lane: Lane) -> None:
-        """Queue the kernels and the copies of their results."""
-        work, n_slots, stream = self._work, len(lane.chunks), lane.stream
+        """List the kernels and the copies of their results."""
+        work, n_slots, stream = self._work, len(lane.chunks), lane.queue
+        commands = self._batch
         # Far counts of the batch before would make this one be done again in float64.
-        driver.memset_d32_async(lane.tallies, 0, len(lane.tallies_here), stream)
+        commands.fill(lane.tallies, 0, len(lane.tallies_here), stream)
         if work.gates:
             self._launch_memberships(lane, work.gates)
         elif work.key is None:
@@ -177,18 +207,18 @@ class DevicePass:
             self._launch_draw(lane, work.key)
         if not work.gates:
             self._launch_sums(lane)
-        lane.computed.record(stream)
-        driver.memcpy_dtoh_async(lane.tallies_here, lane.tallies, stream)
+        commands.record(lane.marks.computed, stream)
+        commands.copy_down(lane.tallies_here, lane.tallies, stream)
         if lane.rows is not None and not work.gates:
-            driver.memcpy_dtoh_async(lane.rows_here[: n_slots * self._n_rows], lane.rows, stream)
+            commands.copy_down(lane.rows_here[: n_slots * self._n_rows], lane.rows, stream)
         if work.gates:
             memberships, log_densities = lane.memberships_of(work)
-            driver.memcpy_dtoh_async(memberships, lane.memberships, stream)
-            driver.memcpy_dtoh_async(log_densities, lane.normalisers, stream)
+            commands.copy_down(memberships, lane.memberships, stream)
+            commands.copy_down(log_densities, lane.normalisers, stream)
         if work.labels is not None:
             for slot, labels in work.labels.parts(lane.chunks):
-                driver.memcpy_dtoh_async(labels, label_address(lane, slot), stream)
-        lane.done.record(stream)
+                commands.copy_down(labels, label_address(lane, slot), stream)
+        commands.record(lane.marks.done, stream)
 
     def _finish(self, lane: Lane, deliver: Deliver | None) -> None:
         """Wait for the lane's batch, and deliver its memberships.
@@ -196,13 +226,15 @@ class DevicePass:
         A batch with far events is computed again if the float64 mixture had not been sent. The first time,
         its kernels have added nothing to the sums.
         """
-        lane.done.synchronize()
+        self._wait(lane)
         if lane.far_counts_here[: len(lane.chunks)].any():
             self.exact_sent = True
             if not lane.mixture.exact_at:  # the other lane may have sent it
-                lane.mixture.send_exact(self._work.rows(self._layout, lane.sample), lane.stream)
+                rows = self._work.rows(self._layout, lane.sample)
+                lane.mixture.send_exact(self._ahead, rows, lane.queue)
             self._compute(lane)
-            lane.done.synchronize()
+            self._ahead.run(self._batch.finish())
+            self._wait(lane)
         self._note_times(lane)
         if lane.rows is not None and not self._work.gates:
             self._add_rows(lane)
@@ -224,9 +256,17 @@ class DevicePass:
         for row in rows:
             exact.add(state, row)
 
+    def _wait(self, lane: Lane) -> None:
+        """Wait for the lane's batch, and read the times of its events."""
+        if lane.waiting is None:
+            self._ahead.synchronise(lane.marks.done)
+            for number, mark in enumerate(lane.marks):
+                self._ahead.elapsed(lane.milliseconds[number : number + 1], self._memory.origin, mark)
+            lane.waiting = self._ahead.finish()
+        self._ahead.run(lane.waiting)
+
     def _note_times(self, lane: Lane) -> None:
-        marks = (lane.began, lane.sent, lane.computed, lane.done)
-        began, sent, computed, done = (mark.time_since(self._memory.origin) * 1e-3 for mark in marks)
+        began, sent, computed, done = (lane.milliseconds * 1e-3).tolist()
         self._kernel_spans.append((sent, computed))
         self._copy_spans += [(began, sent), (computed, done)]
 
@@ -237,7 +277,7 @@ class DevicePass:
         numbers = lane.n_events, lane.first_event
         output = lane.labels, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
-        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, *key, *output)
+        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, key, *output)
         self._launch_accumulation(lane, lane.labels)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
@@ -248,20 +288,20 @@ class DevicePass:
         numbers = lane.n_events, lane.first_event, self._n_components, self._weight_floor
         each = lane.normalisers
         output = lane.labels, each, lane.far_counts, lane.work
-        self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, *key, *output)
+        self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, key, *output)
         summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
-        self._queue(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
+        self._list(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
         self._launch_accumulation(lane, lane.labels)
 
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
         # Events that are in no pair keep this label, which the sort leaves out.
-        driver.memset_d32_async(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.stream)
+        self._batch.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
         tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
-        self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, *key, division.word, *output)
+        self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, key, division.word, *output)
         self._launch_accumulation(lane, new_labels)
 
     def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
@@ -270,15 +310,15 @@ class DevicePass:
         tables = lane.weights_at, by.order, by.starts, by.extras
         output = n_components, lane.moments, by.of_extras
         self._launch(lane, "accumulate", n_components + EXTRAS, *tables, *output)
-        self._queue(lane, "add_runs", EXTRAS, n_components, by.extras, by.of_extras, lane.moments)
+        self._list(lane, "add_runs", EXTRAS, n_components, by.extras, by.of_extras, lane.moments)
 
     def _sort(self, lane: Lane, labels: Any) -> None:
-        """Queue the kernels that sort the batch's events by label."""
+        """List the kernels that sort the batch's events by label."""
         by, n_components = lane.sorted, self._n_components
         common = labels, lane.numbers_at, lane.n_events, n_components, by.counts
-        self._queue(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
-        self._queue(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
-        self._queue(lane, "order_events", SECTIONS * 32 // THREADS, *common, by.order)
+        self._list(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
+        self._list(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
+        self._list(lane, "order_events", SECTIONS * 32 // THREADS, *common, by.order)
 
     def _launch_expectation(self, lane: Lane) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
@@ -288,24 +328,23 @@ class DevicePass:
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
     def _launch_sums(self, lane: Lane) -> None:
-        """Queue the additions to the device's sums, after those of the batch before in the other lane."""
+        """List the additions to the device's sums, after those of the batch before in the other lane."""
         n_slots, n_totals = len(lane.chunks), self._work.n_log_sums
         n_parts = PARTS if self._work.division else self._blocks_per_chunk
         parts = lane.sums, n_parts, lane.totals
-        self._kernels.launch("sum_parts", (n_totals, n_slots), lane.stream, *parts)
+        self._kernels.launch(self._batch, "sum_parts", (n_totals, n_slots), lane.queue, *parts)
         added, state = self._memory.added, self._memory.state
         if self._has_added:
             # Both lanes add to the same sums; without the wait, a chunk's numbers could be lost.
-            lane.stream.wait_for_event(added)
+            self._batch.wait(lane.queue, added)
         grid = (-(-(self._n_moments + n_totals) // MOMENT_THREADS), 1)
         numbers = lane.moments, lane.totals, lane.far_counts, n_slots, self._n_moments, n_totals
-        self._kernels.launch("add_chunks", grid, lane.stream, *numbers, state)
+        self._kernels.launch(self._batch, "add_chunks", grid, lane.queue, *numbers, state)
         if len(self._memory.lanes) > 1:
-            added.record(lane.stream)
-            self._has_added = True
+            self._batch.record(added, lane.queue)
         if lane.rows is not None:
             blocks = -(-self._n_rows // MOMENT_THREADS)
-            self._queue(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)
+            self._list(lane, "copy_rows", blocks, lane.moments, self._n_components, lane.rows)
 
     def _launch_memberships(self, lane: Lane, gates: MembershipWork) -> None:
         tables = lane.mixture.exact_at, self._memory.ends, lane.numbers_at
@@ -316,12 +355,13 @@ class DevicePass:
         self._launch(lane, "memberships", self._blocks_per_chunk, *tables, *numbers, *output)
 
     def _launch(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
-        """Queue a kernel for the lane's batch; its first two arguments are the events and the mixture."""
-        self._queue(lane, name, blocks_per_chunk, lane.events_at, lane.mixture.rows, *arguments)
+        """List a kernel for the lane's batch; its first two arguments are the events and the mixture."""
+        self._list(lane, name, blocks_per_chunk, lane.events_at, lane.mixture.rows, *arguments)
 
-    def _queue(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
-        """Queue a kernel for the lane's batch."""
-        self._kernels.launch(name, (blocks_per_chunk, len(lane.chunks)), lane.stream, *arguments)
+    def _list(self, lane: Lane, name: str, blocks_per_chunk: int, *arguments: Any) -> None:
+        """List a kernel for the lane's batch."""
+        grid = blocks_per_chunk, len(lane.chunks)
+        self._kernels.launch(self._batch, name, grid, lane.queue, *arguments)
 
 
 def label_address(lane: Lane, slot: int) -> int:

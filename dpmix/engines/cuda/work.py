@@ -49,10 +49,15 @@ class HostLabels:
         again = earlier is not None and self._row_of == earlier._row_of
         self.rows: Labels
         self.rows = earlier.rows if earlier and again else whole_pages(len(order))
+        self._address: int = self.rows.ctypes.data
 
     def by_event(self, sizes: Ints) -> Labels:
         """Return the labels in the order of the events, uint16 [N], given the number of events by chunk."""
         return np.concatenate([self.rows[row][:n] for row, n in zip(self._row_of, sizes, strict=True)])
+
+    def place(self, chunks: Sequence[int]) -> tuple[int, ...]:
+        """Return what the addresses of the labels of chunks depend on: that of all rows, and their rows."""
+        return self._address, *map(self._row_of.__getitem__, chunks)
 
     def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
         """Return the labels of chunks as few arrays [.., CHUNK], each with the place of its first chunk."""

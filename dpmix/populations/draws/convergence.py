@@ -14,7 +14,8 @@ import numpy as np
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints
-from dpmix.populations.draws.find import Populations, weights_of
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.forest import weights_of
 from dpmix.populations.draws.pooling import mixture_of_draw, spread
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.tree.modes import MakeEngine

@@ -6,7 +6,7 @@ J components of the mean density, L modes of its tree, P populations.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -42,23 +42,27 @@ class Decided:
     Attributes
     ----------
     modes : int64 [L]
-        Population of each mode, 0..P-1. A cut numbers populations by size. Of merged populations, the first
-        keeps its place, and those behind the others move up; the smaller side of a split comes last.
+        Population of each mode, 0..P-1, in the order of `labels`.
     rule : CutRule
         Where the tree was cut before merges and splits.
     why : str
         The cut and the number of merges and splits, for a reader.
     names : tuple of str
         P names, "" for none.
+    labels : tuple of int
+        P numbers by which readers know the populations, ascending. A cut numbers them by size, from 1. A
+        merged population has the number of its largest part, the larger side of a split that of the whole,
+        and the smaller side the first free one; all others keep theirs.
     colours : tuple of int
-        P numbers of colours (`dpmix.report.palette`). A population without a decided colour has the number
-        that the cut gave it, or that of its first part, or the next free one if that is taken.
+        P numbers of colours (`dpmix.report.palette`), from 0. A population without a decided colour has that
+        of its number, or the next free one if that is taken.
     """
 
     modes: Ints
     rule: CutRule
     why: str
     names: tuple[str, ...]
+    labels: tuple[int, ...]
     colours: tuple[int, ...]
 
     @property
@@ -71,7 +75,7 @@ class Decided:
 class _State:
     """Populations while actions are applied, each a set of modes, in the order of their numbers.
 
-    `own_colours` has the number of the colour of each that has no decided one.
+    `numbers` has the number of each, from 0.
     """
 
     unions: tuple[Union, ...]
@@ -81,7 +85,12 @@ class _State:
     n_splits: int = 0
     names: dict[Union, str] = field(default_factory=dict)
     colours: dict[Union, int] = field(default_factory=dict)
-    own_colours: dict[Union, int] = field(default_factory=dict)
+    numbers: dict[Union, int] = field(default_factory=dict)
+
+    def with_unions(self, unions: Iterable[Union], numbers: dict[Union, int]) -> _State:
+        """Return the state with other populations and, of some, other numbers."""
+        known = self.numbers | numbers
+        return replace(self, unions=tuple(sorted(unions, key=known.__getitem__)), numbers=known)
 
 
 def start(forest: Forest, n_draws: int) -> Decisions:
@@ -140,9 +149,10 @@ def _numbered(forest: Forest, state: _State) -> Decided:
         rule=state.rule,
         why=f"{state.why}; then {' and '.join(by_hand)} by hand" if by_hand else state.why,
         names=tuple(state.names.get(union, "") for union in state.unions),
+        labels=tuple(state.numbers[union] + 1 for union in state.unions),
         colours=_colours(
             [state.colours.get(union) for union in state.unions],
-            [state.own_colours[union] for union in state.unions],
+            [state.numbers[union] for union in state.unions],
         ),
     )
 
@@ -184,8 +194,8 @@ def _after_cut(forest: Forest, rule: CutRule) -> _State:
     own, _ = forest.cut(rule)
     modes = populations_of_modes(forest.tree, own)
     unions = tuple(frozenset(np.flatnonzero(modes == p).tolist()) for p in range(int(own.max()) + 1))
-    own_colours = {union: number for number, union in enumerate(unions)}
-    return _State(unions, rule, forest.why(rule), own_colours=own_colours)
+    numbers = {union: number for number, union in enumerate(unions)}
+    return _State(unions, rule, forest.why(rule), numbers=numbers)
 
 
 def _applied(forest: Forest, state: _State, action: Merge | Split | Name | Colour) -> _State:
@@ -194,31 +204,27 @@ def _applied(forest: Forest, state: _State, action: Merge | Split | Name | Colou
         parts = [_known(state, modes) for modes in action.populations]
         if len(set(parts)) < len(parts):
             raise ValueError("a population cannot be merged with itself")
-        union, first = frozenset[int]().union(*parts), min(parts, key=state.unions.index)
+        union = frozenset[int]().union(*parts)
+        largest = max(parts, key=lambda part: forest.sizes[list(part)].sum())
+        others = [one for one in state.unions if one not in parts]
+        merged = state.with_unions([*others, union], {union: state.numbers[largest]})
         return replace(
-            state,
-            unions=tuple(
-                union if one == first else one for one in state.unions if one == first or one not in parts
-            ),
+            merged,
             n_merges=state.n_merges + 1,
             names=_with(state.names, union, _joined(state, parts)),
             colours=_with(
                 state.colours, union, _only([state.colours[p] for p in parts if p in state.colours])
             ),
-            own_colours=state.own_colours | {union: state.own_colours[first]},
         )
     union = _known(state, action.population)
     if isinstance(action, Split):
         small, large = sorted(split(forest.tree, union), key=lambda side: forest.sizes[list(side)].sum())
-        # The colours of all others stay: a reader has learned them from the figures.
-        used = {*state.own_colours.values(), *state.colours.values()}
+        # The numbers and colours of all others stay: a reader has learned them from the figures.
+        used = {state.numbers[one] for one in state.unions}
         free = next(n for n in itertools.count() if n not in used)
-        return replace(
-            state,
-            unions=(*(large if one == union else one for one in state.unions), small),
-            n_splits=state.n_splits + 1,
-            own_colours={small: free} | state.own_colours | {large: state.own_colours[union]},
-        )
+        others = [one for one in state.unions if one != union]
+        apart = state.with_unions([*others, large, small], {large: state.numbers[union], small: free})
+        return replace(apart, n_splits=state.n_splits + 1)
     if isinstance(action, Name):
         name = " ".join(action.name.split())
         if not name.isprintable():

@@ -15,7 +15,7 @@ T draws, some of which are pooled; J pooled components, K components, P populati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +26,19 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations.draws import alignment, decide
 from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.decide import Decided
-from dpmix.populations.draws.forest import Forest, grow, memberships_by
+from dpmix.populations.draws.forest import (
+    Forest,
+    cast_votes,
+    components_of,
+    grow,
+    memberships_by,
+    weights_of,
+)
 from dpmix.populations.draws.pooling import POINTS, spread
 from dpmix.populations.tree import partitions
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.decisions import Decisions
-from dpmix.populations.tree.modes import MakeEngine, nearest_in
+from dpmix.populations.tree.modes import MakeEngine
 from dpmix.populations.tree.support import populations_of_modes, support
 from dpmix.populations.tree.tree import Tree
 from dpmix.runs.effective_size import Mixing
@@ -66,8 +73,8 @@ class Populations:
     why : str
         Reason for the cut height, for a reader.
     components : int64 [T, K]
-        Population of every component of every draw: 0..P-1, by size, the largest first (after decisions, in
-        their order). It is that of most of its points.
+        Population of every component of every draw: 0..P-1, by weight, the largest first (after decisions, by
+        `labels`). It is that of most of its points.
     mixture : callable
         Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
@@ -89,8 +96,8 @@ class Populations:
         Most probable population of each.
     names : tuple of str
         P names given by hand, "" for none; empty without decisions.
-    colours : tuple of int
-        P numbers of colours (`dpmix.report.palette`); empty without decisions.
+    labels, colours : tuple of int
+        P numbers of populations, from 1, and of colours (`dpmix.report.palette`); empty without decisions.
     mixing : Mixing, optional
         Of the weights, where the run file has it (`dpmix.populations.draws.kept`).
     """
@@ -114,6 +121,7 @@ class Populations:
     points: Floats
     of_points: Ints
     names: tuple[str, ...] = ()
+    labels: tuple[int, ...] = ()
     colours: tuple[int, ...] = ()
     mixing: Mixing | None = None
 
@@ -253,76 +261,11 @@ def populations_of(
         points=np.ascontiguousarray(forest.points[kept]),
         of_points=estimate[kept],
         names=decided.names if decided else (),
+        labels=decided.labels if decided else (),
         colours=decided.colours if decided else (),
-    )
-
-
-def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array:
-    """Return the weights of populations in some draws, float64 [T, P], from those of components [T, K]."""
-    return np.array(
-        [
-            np.bincount(own, run.weights[chain, draw], n_populations)
-            for (chain, draw), own in zip(draws, components, strict=True)
-        ]
     )
 
 
 def reference_of(estimate: Ints, partition: Ints) -> int:
     """Return the draw whose own populations, int64 [T, M], are most similar to populations int64 [M]."""
     return int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))
-
-
-# --------------------------------------------------------------------------- components of draws
-
-
-def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
-    """Yield the votes of the points of each component, draw by draw.
-
-    Parameters
-    ----------
-    forest : Forest
-    shares : float64 [M, C]
-        Memberships of the points in populations or modes.
-
-    Yields
-    ------
-    votes : float64 [K, C]
-        Sum of the memberships of the points whose most probable component it is.
-    nearest : int64 [K]
-        Component of the mean density that is nearest to a component without points, -1 for one with points.
-    """
-    from scipy.sparse import csr_array
-
-    # Bayesian EM leaves components of weight 0, which no mean can be nearest to.
-    heavy = np.flatnonzero(forest.density[0])
-    nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
-    for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
-        means = np.asarray(forest.run.means[chain, draw])
-        shape = len(means), len(labels)
-        points = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=shape)
-        nearest = np.full(len(means), -1)
-        without = np.bincount(labels, minlength=len(means)) == 0
-        nearest[without] = heavy[nearest_heavy(means[without])]
-        yield points @ shares, nearest
-
-
-def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]) -> Ints:
-    """Return the population of each component of each draw, int64 [T, K].
-
-    A component belongs to the population of most of its points. One without points holds no events; it gets
-    the population at its mean.
-
-    Parameters
-    ----------
-    forest : Forest
-    own : int64 [J]
-        Population of each component of the mean density.
-    votes : iterable of float64 [K, P] and int64 [K]
-        As of `cast_votes`, one for each draw.
-    """
-    found = [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes]
-    components = np.array(found, np.int64)
-    # Components of pooled draws are components of the mean density: the tree has placed them by their modes,
-    # and a vote of sampled points could only contradict it.
-    components[forest.pooled] = own.reshape(len(forest.pooled), -1)
-    return components

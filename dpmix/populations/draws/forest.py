@@ -7,7 +7,7 @@ T draws; J components of the pooled draws, K components of a draw, L modes, M po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from dpmix.populations.draws.pooling import (
 from dpmix.populations.draws.predictive import classify_draws
 from dpmix.populations.tree import partitions
 from dpmix.populations.tree.cut import CutRule
-from dpmix.populations.tree.modes import MakeEngine
+from dpmix.populations.tree.modes import MakeEngine, nearest_in
 from dpmix.populations.tree.support import merge_unsupported, populations_of_modes
 from dpmix.populations.tree.tree import Peaks, Tree, find_peaks
 from dpmix.populations.tree.valleys import Separation
@@ -96,12 +96,12 @@ class Forest:
         Returns
         -------
         own : int64 [J]
-            Population of each component of the mean density, the largest first.
+            Population of each component of the mean density, `numbered`.
         shares : float64 [M, P]
             Memberships of the points.
         """
         if rule not in self._cuts:
-            own, shares = self.shared_by(self.by_size(rule.cut(self.tree)))
+            own, shares = self.shared_by(rule.cut(self.tree))
             # A number of populations that the user asks for stays; the report names those with low support
             # instead.
             if rule.n_populations is None and len(self.draws) > 1:
@@ -115,8 +115,7 @@ class Forest:
                     self.density[0],
                     self.run.attributes["n_events"],
                 )
-                own, shares = self.shared_by(self.by_size(own))
-            self._cuts[rule] = own, shares
+            self._cuts[rule] = self.numbered(own, shares)
         return self._cuts[rule]
 
     def cut_draws(self, rule: CutRule) -> list[Ints]:
@@ -141,13 +140,21 @@ class Forest:
         modes = populations_of_modes(self.tree, populations)
         return populations, self.shares @ np.eye(int(populations.max()) + 1)[modes]
 
-    def by_size(self, populations: Ints) -> Ints:
-        """Renumber populations of the components, int64 [J], by their events, the largest first."""
-        modes = populations_of_modes(self.tree, populations)
-        order = np.argsort(-np.bincount(modes, self.sizes), kind="stable")
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = np.arange(len(order))
-        return numbers[populations]
+    def numbered(self, own: Ints, shares: Array) -> tuple[Ints, Array]:
+        """Number populations by their mean weight in the draws, the largest first.
+
+        This is the order of the proportions that `dpmix gate` reports of the events of the run. Nearly equal
+        ones may differ: the run file does not have all events.
+
+        Parameters
+        ----------
+        own, shares : int64 [J], float64 [M, P]
+            Population of each component of the mean density, and memberships of the points.
+        """
+        components = components_of(self, own, cast_votes(self, shares))
+        mean = weights_of(self.run, self.draws, components, shares.shape[1]).mean(axis=0)
+        order = np.argsort(-mean, kind="stable")
+        return np.argsort(order, kind="stable")[own], shares[:, order]
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
@@ -306,3 +313,69 @@ def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peak
         highest = higher
     total /= total.sum(axis=1, keepdims=True)
     return total
+
+
+# --------------------------------------------------------------------------- components of draws
+
+
+def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
+    """Yield the votes of the points of each component, draw by draw.
+
+    Parameters
+    ----------
+    forest : Forest
+    shares : float64 [M, C]
+        Memberships of the points in populations or modes.
+
+    Yields
+    ------
+    votes : float64 [K, C]
+        Sum of the memberships of the points whose most probable component it is.
+    nearest : int64 [K]
+        Component of the mean density that is nearest to a component without points, -1 for one with points.
+    """
+    from scipy.sparse import csr_array
+
+    # Bayesian EM leaves components of weight 0, which no mean can be nearest to.
+    heavy = np.flatnonzero(forest.density[0])
+    nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
+    for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
+        means = np.asarray(forest.run.means[chain, draw])
+        shape = len(means), len(labels)
+        points = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=shape)
+        nearest = np.full(len(means), -1)
+        without = np.bincount(labels, minlength=len(means)) == 0
+        nearest[without] = heavy[nearest_heavy(means[without])]
+        yield points @ shares, nearest
+
+
+def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]) -> Ints:
+    """Return the population of each component of each draw, int64 [T, K].
+
+    A component belongs to the population of most of its points. One without points holds no events; it gets
+    the population at its mean.
+
+    Parameters
+    ----------
+    forest : Forest
+    own : int64 [J]
+        Population of each component of the mean density.
+    votes : iterable of float64 [K, P] and int64 [K]
+        As in `cast_votes`, one for each draw.
+    """
+    found = [np.where(nearest < 0, cast.argmax(axis=1), own[nearest]) for cast, nearest in votes]
+    components = np.array(found, np.int64)
+    # Components of pooled draws are components of the mean density: the tree has placed them by their modes,
+    # and a vote of sampled points could only contradict it.
+    components[forest.pooled] = own.reshape(len(forest.pooled), -1)
+    return components
+
+
+def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array:
+    """Return the weights of populations in some draws, float64 [T, P], from those of components [T, K]."""
+    return np.array(
+        [
+            np.bincount(own, run.weights[chain, draw], n_populations)
+            for (chain, draw), own in zip(draws, components, strict=True)
+        ]
+    )

@@ -43,7 +43,7 @@ def estimate_proportions(
     Parameters
     ----------
     counts, seed, prior
-        As of `dpmix.populations.events.proportions.posterior`.
+        As in `dpmix.populations.events.proportions.posterior`.
     values : float32 [N, D]
         All events, on any scale.
     populations : int [N]

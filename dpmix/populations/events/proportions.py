@@ -154,7 +154,7 @@ def posterior_mean(counts: Ints | Array, prior: Array | None = None) -> Array:
     Parameters
     ----------
     counts, prior
-        As of `posterior`.
+        As in `posterior`.
     """
     shapes = _shapes(counts, prior)
     mean: Array = (shapes / shapes.sum(axis=-1, keepdims=True)).mean(axis=0)

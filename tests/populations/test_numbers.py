@@ -1,0 +1,32 @@
+"""Numbers of populations follow their proportions, on real samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmix
+
+pytestmark = pytest.mark.slow
+
+NEAR = 0.03  # populations whose proportions differ by less may have their numbers in the other order
+
+
+@pytest.mark.parametrize(
+    "name", ["gvhd_flowcap1", "hipc_stanford_1228", "pbmc_cytomem", "multicenter_cytof_01-08"]
+)
+def test_numbers_are_in_the_order_of_the_proportions(name: str, shared_data: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    with np.load(shared_data / "labelled" / f"{name}.npz") as file:
+        values = file["events"][:6_000].astype(np.float32)
+        channels = [str(channel) for channel in file["channels"]]
+    adata = anndata.AnnData(values)
+    adata.var_names = channels
+    dpmix.gate_anndata(adata, chains=2, burn_in=60, draws=40, components=64, progress=False, random_state=1)
+    table = adata.uns["dpmix"]["populations"]
+    assert table.population.tolist() == [str(number) for number in range(1, len(table) + 1)]
+    shares = table.proportion.to_numpy()
+    assert len(shares) > 2
+    assert (shares[1:] <= (1.0 + NEAR) * shares[:-1]).all()
