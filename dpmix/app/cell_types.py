@@ -47,17 +47,20 @@ from dpmix.populations.draws.find import decided_populations
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.tree.decisions import Decisions
-from dpmix.populations.types.levels import Marker, fit_levels
+from dpmix.populations.types.levels import Marker, fit_levels, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     CONTRADICTED,
     UNKNOWN,
     assess_cells,
+    component_fits,
     component_shares,
+    event_fits,
     event_shares,
     evidence_of,
     included,
     main_types,
+    parent_rows,
 )
 from dpmix.populations.types.types import decide as decide_types
 from dpmix.report.type_tables import as_rows, divides, levels_of
@@ -250,12 +253,19 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     controls = by_number(live.task.run.controls, [drawn.channels[d] for d in at.tolist()])
     with one_thread():
         markers = fit_levels(values[some], drawn.labels[0][some], full.levels[:, columns], controls)
-        right, agreement = assess_cells(markers, values[some], full.doubt[:, columns])
+        tells = telling(full.levels[:, columns])
+        right, agreement, contradicted = assess_cells(
+            markers, values[some], full.doubt[:, columns], drawn.labels[0][some], tells
+        )
+        counting = tells & ~contradicted
+        parents = parent_rows(table)
+        passed = event_fits(markers, values, counting)
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)
         for own, one in zip(drawn.labels, drawn.memberships, strict=True):
             shares = component_shares(evidence[some], own[some], one.shape[1])
-            total += event_shares(one, shares, evidence)
+            (inside_components,) = component_fits(markers, values[some], counting, [own[some]], one.shape[1])
+            total += event_shares(one, shares, evidence, (passed, inside_components), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, of_event, probability)
 

@@ -53,7 +53,7 @@ class Finding:
     Attributes
     ----------
     finding : str
-        cell (no surprise), contradicted, channel, no levels, same rows, empty row, or panel.
+        cell (no surprise), contradicted, suspect, channel, no levels, same rows, empty row, or panel.
     type, marker, table : str
         Row, column and what the table says there; "" where it is about more than one.
     data : float or None
@@ -255,13 +255,19 @@ def findings(gating: Gating) -> list[Finding]:
     cells = [[line[1 + m] for m in types.columns] for line in lines[1:]]
     shares = types.mean_proportions
     overall = over_samples(shares, gating.n_events, gating.sample_weights)
-    found = [*_channel_findings(types), *_contradictions(types, cells), *_row_findings(types, overall)]
+    found = [*_channel_findings(types), *_contradictions(types, cells), *_suspects(types, cells)]
+    found += _row_findings(types, overall)
     found += [Finding("panel", "", "", "", None, note) for note in (*types.notes, *table.notes)]
     agreement = types.agreement
     for r, m in np.argwhere(~np.isnan(agreement) & ~types.contradicted):
-        found.append(
-            Finding("cell", table.types[r], table.markers[types.columns[m]], cells[r][m], agreement[r, m], "")
-        )
+        row, name = table.types[r], table.markers[types.columns[m]]
+        text = ""
+        if agreement[r, m] < CONTRADICTED:
+            share = f"{1.0 - agreement[r, m]:.0%}"
+            text = (
+                f"{share} of the events that fit {row} best differ from it in {name}: a type may have no row"
+            )
+        found.append(Finding("cell", row, name, cells[r][m], agreement[r, m], text))
     return found
 
 
@@ -288,6 +294,18 @@ def _contradictions(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Fi
         used = "as stated" if not np.isnan(types.table.doubt[r, types.columns[m]]) else "not used"
         text = f"{name} of {row}: table {cell}, but {share:.0%} of its events agree; {used}"
         yield Finding("contradicted", row, name, cell, share, text)
+
+
+def _suspects(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]:
+    """Yield cells that may be wrong, although the events of their row pass them."""
+    for r, m in np.argwhere(types.suspect & ~types.contradicted):
+        row, name = types.table.types[r], types.table.markers[types.columns[m]]
+        cell = cells[r][m] or "by its parent"
+        text = (
+            f"{name} of {row}: table {cell}, but hardly an event is this type alone, and unknown events fit "
+            "it but for this cell; it is wrong, or that of a row with the same cells, or a type has no row"
+        )
+        yield Finding("suspect", row, name, cell, None, text)
 
 
 def _row_findings(types: Types, overall: np.ndarray) -> Iterator[Finding]:

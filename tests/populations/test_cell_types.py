@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from dpmix.populations.types import types
-from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors
+from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors, telling
 from dpmix.populations.types.types import (
     SHARED,
     assess_cells,
+    component_fits,
     component_shares,
     decide,
     descendants,
+    event_fits,
     event_shares,
+    suspect_cells,
 )
 
 Array = np.ndarray
@@ -114,10 +117,12 @@ def test_a_wrong_sign_is_found_and_not_used() -> None:
     wrong = SIGNS.copy()
     wrong[0, 3] = 1
     markers = fit_levels(values, labels, table(wrong))
-    right, agreement = assess_cells(markers, values, np.full(wrong.shape, np.nan))
-    assert np.argwhere(agreement < types.CONTRADICTED).tolist() == [[0, 3]]
+    right, _, contradicted = assess_cells(
+        markers, values, np.full(wrong.shape, np.nan), labels, telling(table(wrong))
+    )
+    assert np.argwhere(contradicted).tolist() == [[0, 3]]
     assert right[0, 3] == pytest.approx(markers[3].base[0])
-    stated, _ = assess_cells(markers, values, np.where(np.eye(4)[0], 0.01, np.full(wrong.shape, 0.01)))
+    stated, _, _ = assess_cells(markers, values, np.full(wrong.shape, 0.01), labels, telling(table(wrong)))
     assert (stated == 0.99).all()  # a doubt that the table states stays
     kept = log_factors(markers, values, stated).argmax(axis=1)
     used = log_factors(markers, values, right).argmax(axis=1)
@@ -128,7 +133,9 @@ def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
     signs = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]])
     values, labels = blood(np.random.default_rng(5), (8_000, 80, 2_000), signs)
     markers = fit_levels(values, labels, table(signs))
-    _, agreement = assess_cells(markers, values, np.full(signs.shape, np.nan))
+    _, agreement, _ = assess_cells(
+        markers, values, np.full(signs.shape, np.nan), labels, telling(table(signs))
+    )
     assert np.nanmin(agreement) > types.CONTRADICTED
     logs = log_factors(
         markers, values, np.full(signs.shape, 0.98)
@@ -137,6 +144,105 @@ def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
     parts /= parts.sum(axis=1, keepdims=True)
     passed = markers[2].passes(values[:, 2], 1)
     assert parts[:, 1] @ passed / parts[:, 1].sum() < types.CONTRADICTED
+
+
+QUADRANTS = np.array(
+    [[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0]]
+)  # the last differs in two from two
+
+
+def typed(values: Array, labels: Array, levels: Array, whole: bool = False) -> Array:
+    """Rows of events whose components are known, the last unknown; `whole`: every row explains its part."""
+    n = labels.max() + 1
+    markers = fit_levels(values, labels, levels)
+    doubt = np.full(levels.shape[:2], np.nan)
+    right, _, contradicted = assess_cells(markers, values, doubt, labels, telling(levels))
+    own = np.exp(np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)]))
+    counting = telling(levels) & ~contradicted
+    fits = event_fits(markers, values, counting), component_fits(markers, values, counting, [labels], n)[0]
+    shares = component_shares(own, labels, n)
+    found = event_shares(np.eye(n)[labels], shares, own, None if whole else fits, [-1] * len(levels))
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    return found.argmax(axis=1)
+
+
+def test_cells_that_divide_types_which_are_otherwise_alike() -> None:
+    levels = table(np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1]]))
+    levels[2, 1] = SILENT
+    assert telling(levels).tolist() == [[False, True, False], [False, True, False], [False, False, False]]
+    quadrants = table(QUADRANTS[[0, 2, 3, 4]])  # (1, 0) in the last two markers has no row
+    told = telling(quadrants)
+    assert told[:, 1:].tolist() == [[True, True], [True, True], [True, True], [False, True]]
+    quadrants[0, 1] = [False, False, True, False]  # lo, ++ and the like: the boundary is uncertain
+    assert not telling(quadrants)[:, 1].any()
+
+
+def test_a_population_that_differs_from_a_row_in_one_cell_is_unknown() -> None:
+    """One of four quadrants has no row; it is large, and fits four of five cells of its neighbours."""
+    more = np.column_stack([QUADRANTS, QUADRANTS[:, 0], QUADRANTS[:, 0]])
+    values, labels = blood(np.random.default_rng(7), (600, 2_500, 700, 800, 12_000), more)
+    assert (typed(values, labels, table(more)) == labels).mean() > 0.98
+    kept = np.array([0, 2, 3, 4])
+    found = typed(values, labels, table(more[kept]))
+    assert (found[labels == 1] == len(kept)).mean() > 0.95
+    for row, k in enumerate(kept):
+        assert (found[labels == k] == row).mean() > 0.95
+    wrong = typed(values, labels, table(more[kept]), whole=True)  # the wrong rule: other cells make up for it
+    assert (wrong[labels == 1] == len(kept)).mean() < 0.05
+
+
+def test_the_tail_of_a_population_stays_with_its_row() -> None:
+    own = np.tile([30.0, 1.0, 1.0], (400, 1))
+    even = np.full((1, 3), 1.0 / 3.0)
+    outside = np.full((400, 2), 0.01)
+    inside = event_shares(np.ones((400, 1)), even, own, (outside, np.ones((1, 2))), [-1, -1])
+    np.testing.assert_allclose(inside, own / own.sum(axis=1, keepdims=True))
+    against = event_shares(np.ones((400, 1)), even, own, (outside, np.full((1, 2), 0.01)), [-1, -1])
+    assert (against[:, 2] > 0.95).all()
+    event = event_shares(np.ones((400, 1)), even, own, (np.ones((400, 2)), np.full((1, 2), 0.01)), [-1, -1])
+    np.testing.assert_allclose(event, inside)  # an event that passes itself needs no component
+
+
+def test_what_a_child_does_not_explain_goes_to_its_parent() -> None:
+    own = np.array([[8.0, 20.0, 40.0, 1.0]])  # parent, child, grandchild, unknown
+    even, ones = np.full((1, 4), 0.25), np.ones((1, 3))
+    fits = np.array([[1.0, 0.02, 0.02]]), np.array([[1.0, 0.02, 0.02]])
+    found = event_shares(ones[:, :1], even, own, fits, [-1, 0, 1])[0]
+    assert found[0] > 0.9
+    assert found[3] == pytest.approx(1.0 / 69.0)
+    flat = event_shares(ones[:, :1], even, own, fits, [-1, -1, -1])[0]  # the wrong rule
+    assert flat[3] > 0.8
+
+
+def test_a_row_with_a_population_of_its_own_keeps_its_cell() -> None:
+    """Six times as many events of a type without a row differ from the row in one cell."""
+    more = np.column_stack([QUADRANTS, QUADRANTS[:, 0], QUADRANTS[:, 0]])
+    kept = np.array([0, 2, 3, 4])
+    doubt = np.full((4, 5), np.nan)
+    for sizes, expected in (((400, 2_500, 700, 800, 12_000), []), ((0, 2_500, 700, 800, 12_000), [[0, 2]])):
+        values, labels = blood(np.random.default_rng(8), sizes, more)
+        markers = fit_levels(values, labels, table(more[kept]))
+        tells = telling(table(more[kept]))
+        _, agreement, contradicted = assess_cells(markers, values, doubt, labels, tells)
+        assert agreement[0, 2] < types.CONTRADICTED  # the wrong rule: this alone
+        assert np.argwhere(contradicted).tolist() == expected
+
+
+def test_a_wrong_sign_that_makes_two_rows_alike_is_suspect() -> None:
+    more = np.column_stack([QUADRANTS, QUADRANTS[:, 0], QUADRANTS[:, 0]])
+    values, labels = blood(np.random.default_rng(9), (600, 2_500, 700, 800, 12_000), more)
+    wrong = more.copy()
+    wrong[1, 2] = 1  # now as row 0
+    for signs, expected in ((more, []), (wrong, [[0, 2], [1, 2]])):
+        rows = typed(values, labels, table(signs))
+        rows = np.where(rows == len(signs), -1, rows).astype(np.int32)
+        markers = fit_levels(values, labels, table(signs))
+        right, _, contradicted = assess_cells(
+            markers, values, np.full(signs.shape, np.nan), labels, telling(table(signs))
+        )
+        assert not contradicted.any()  # the wrong rule: the events of a row pass its cells, wrong or not
+        found = suspect_cells(markers, values, labels, rows, right, np.eye(len(signs), dtype=bool))
+        assert np.argwhere(found).tolist() == expected
 
 
 NAMES = ("T", "CD4", "CD8", "naive", "B")

@@ -450,6 +450,8 @@ def assign_by_examples(
         mean_proportions=mean,
         r_hat=np.full(n_classes, np.nan),
         agreement=nothing,
+        contradicted=np.zeros(nothing.shape, np.bool_),
+        suspect=np.zeros(nothing.shape, np.bool_),
         right=nothing,
     )
 

@@ -226,6 +226,33 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     return total
 
 
+def telling(levels: Bools) -> Bools:
+    """Return the cells that divide types which are otherwise alike, bool [R, M].
+
+    Such a cell alone tells its row from another one: the other has no cell in the other markers that excludes
+    the row, and in this marker it allows a level that the row does not. Or the cell is the same in a row that
+    differs in one other marker, and alone tells that row from a third: three of the four quadrants of two
+    markers have a row, and the cells towards the fourth divide, too. Markers with other cells than - and +
+    are left out, because boundaries between higher levels are uncertain.
+
+    Parameters
+    ----------
+    levels : bool [R, M, 4]
+        Cells of the table.
+    """
+    excluded = ~(levels[:, None] & levels[None]).any(axis=3)  # [R, R, M]
+    beyond = (~levels[:, None] & levels[None]).any(axis=3)
+    same = (levels[:, None] == levels[None]).all(axis=3)
+    number = excluded.sum(axis=2, keepdims=True)  # of the markers in which two rows exclude each other
+    alone = ((number - excluded == 0) & beyond).any(axis=1)
+    on = levels[..., 1:]
+    plain = (
+        levels.all(axis=2) | (on.all(axis=2) != levels[..., 0]) & (on.all(axis=2) == on.any(axis=2))
+    ).all(axis=0)
+    found: Bools = (alone | ((number <= 1) & same & alone[None]).any(axis=1)) & plain
+    return found
+
+
 def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
     """Return a marker with one threshold for all rows, from the components."""
     order = np.argsort(labels, kind="stable")

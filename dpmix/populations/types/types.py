@@ -12,6 +12,18 @@ thresholds goes to one type as a whole, and a component that straddles a thresho
 its events. F is relative to events whose markers are independent and have their base rates; this is the
 unknown type, which a row has to beat.
 
+**A population on the wrong side.** Some cells divide types that are otherwise alike (`levels.telling`). A
+population on the other side of such a cell is a type of its own, which may have no row. With q the
+probability that an event passes such a cell and a its mean over the events of component h, the row explains
+the event by
+
+    k_r(x) = prod min(1, 2 q),   k_hr = prod min(1, 2 a),   1 - (1 - k_r(x)) (1 - k_hr)
+
+that is, if the event passes these cells, or its component does. What a row does not explain of its part of
+P(r | x) goes to its parent, as far as the parent explains it, and otherwise to unknown. Cells that tell
+apart types which differ in several markers do not count here: the background of a marker that has nothing to
+do with a lineage can be anywhere.
+
 **Proportions** are expected numbers of events in the draws, with
 
     theta_h ~ Dirichlet(`OWN_EVENTS` rho),
@@ -27,7 +39,9 @@ thresholds and of the sample.
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
 turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.)
+events of this neighbour.) A cell that divides similar types is not contradicted if `OWN` of these events are
+in components that pass it and all other cells of the row: the row has a population of its own, and the other
+events are of a type without a row.
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -58,7 +72,7 @@ from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
 from dpmix.populations.types.draws import TypeDraws
-from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors
+from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors, telling
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
 
@@ -70,6 +84,7 @@ SHARED = 0.1  # weight of the shares of a component, next to even shares
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
 CONTRADICTED, ROUNDS = 0.25, 3
+OWN = 0.05  # share of the events of a row that are enough for a population of its own
 FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
@@ -106,6 +121,10 @@ class Types:
         Of the proportions in all samples together; NaN where not known.
     agreement : float64 [R, M]
         Share of the events of each row that pass each cell; NaN for a silent cell.
+    contradicted : bool [R, M]
+        Cells that the events of their row contradict.
+    suspect : bool [R, M]
+        Cells that may be wrong because unknown events fit their row but for them (`suspect_cells`).
     right : float64 [R, M]
         p of each cell that was used.
     draws : TypeDraws, optional
@@ -125,6 +144,8 @@ class Types:
     mean_proportions: Array
     r_hat: Array
     agreement: Array
+    contradicted: npt.NDArray[np.bool_]
+    suspect: npt.NDArray[np.bool_]
     right: Array
     draws: TypeDraws | None = None
 
@@ -152,12 +173,6 @@ class Types:
         """Return the type of each population; see `main_types`."""
         return main_types(self.table, together)
 
-    @property
-    def contradicted(self) -> npt.NDArray[np.bool_]:
-        """Cells that the events of their row contradict, bool [R, M]."""
-        found: npt.NDArray[np.bool_] = self.agreement < CONTRADICTED
-        return found
-
 
 def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return whether column s is row r or below it, bool [R, R]."""
@@ -169,6 +184,11 @@ def descendants(parents: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.
             below[r, s] = True
             above = parents[r]
     return below
+
+
+def parent_rows(table: TypeTable) -> list[int]:
+    """Return the row of the parent of each of R rows, -1 for none."""
+    return [table.types.index(name) if name else -1 for name in table.parents]
 
 
 def included(table: TypeTable) -> npt.NDArray[np.bool_]:
@@ -250,16 +270,101 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
     return shares
 
 
-def event_shares(memberships: Array | Floats, shares: Array, evidence: Array) -> Array:
-    """Return P(r | x) of one draw, float64 [N, R + 1], from memberships [N, K], shares and evidence."""
-    total = evidence @ shares.T
-    found: Array = evidence * ((memberships / total) @ shares)
+def event_fits(markers: tuple[Marker, ...], values: Array, counting: npt.NDArray[np.bool_]) -> Array:
+    """Return k_r(x), how far events pass the cells that count, float64 [N, R].
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    values : float64 [N, M]
+    counting : bool [R, M]
+        Cells that divide similar types and are not contradicted.
+    """
+    fits = np.ones((len(values), len(counting)))
+    for r, m in np.argwhere(counting):
+        fits[:, r] *= np.minimum(1.0, 2.0 * markers[m].passes(values[:, m], r))
+    return fits
+
+
+def component_fits(
+    markers: tuple[Marker, ...],
+    values: Array,
+    counting: npt.NDArray[np.bool_],
+    labels: Sequence[Ints],
+    n_components: int,
+) -> list[Array]:
+    """Return k_hr, how far components pass the cells that count, float64 [K, R] for each draw of labels [N].
+
+    A component without events has 1.
+    """
+    sizes = [np.maximum(np.bincount(own, minlength=n_components), 1) for own in labels]
+    there = [np.bincount(own, minlength=n_components) > 0 for own in labels]
+    fits = [np.ones((n_components, len(counting))) for _ in labels]
+    for r, m in np.argwhere(counting):
+        passed = markers[m].passes(values[:, m], r)
+        for k, own in enumerate(labels):
+            mean = np.bincount(own, passed, n_components) / sizes[k]
+            fits[k][:, r] *= np.where(there[k], np.minimum(1.0, 2.0 * mean), 1.0)
+    return fits
+
+
+def event_shares(
+    memberships: Array | Floats,
+    shares: Array,
+    evidence: Array,
+    fits: tuple[Array, Array] | None = None,
+    parents: Sequence[int] = (),
+) -> Array:
+    """Return P(r | x) of one draw, float64 [N, R + 1].
+
+    Parameters
+    ----------
+    memberships : float [N, K]
+    shares : float64 [K, R + 1]
+        theta.
+    evidence : float64 [N, R + 1]
+        F.
+    fits : tuple of float64 [N, R] and float64 [K, R], optional
+        k of the events and of the components; without them, every row explains its part.
+    parents : sequence of int
+        Row of the parent of each of R rows, -1 for none.
+    """
+    weights = memberships / (evidence @ shares.T)
+    found: Array = evidence * (weights @ shares)
+    if fits is not None:
+        own, of_components = fits
+        n_rows = own.shape[1]
+        inside = evidence[:, :n_rows] * (weights @ (shares[:, :n_rows] * of_components))
+        explained = own * found[:, :n_rows] + (1.0 - own) * inside
+        left = found[:, :n_rows] - explained
+        for r in _deepest_first(parents):
+            p = parents[r]
+            share = np.divide(explained[:, p], found[:, p], out=np.zeros(len(own)), where=found[:, p] > 0.0)
+            found[:, p] += left[:, r]
+            explained[:, p] += share * left[:, r]
+            left[:, p] += (1.0 - share) * left[:, r]
+            left[:, r] = 0.0
+        found[:, :n_rows] = explained
+        found[:, n_rows] += left.sum(axis=1)
     found /= found.sum(axis=1, keepdims=True)
     return found
 
 
-def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tuple[Array, Array]:
-    """Return the probability that each cell is right and the share of events that pass it, float64 [R, M].
+def _deepest_first(parents: Sequence[int]) -> list[int]:
+    """Return the rows that have a parent, children before their parents."""
+    depth = []
+    for r in range(len(parents)):
+        above, steps = parents[r], 0
+        while above >= 0:
+            above, steps = parents[above], steps + 1
+        depth.append(steps)
+    return [r for r in sorted(range(len(parents)), key=lambda r: -depth[r]) if depth[r]]
+
+
+def assess_cells(
+    markers: tuple[Marker, ...], values: Array, doubt: Array, labels: Ints, tells: npt.NDArray[np.bool_]
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Return what the events of the rows say about each cell.
 
     Parameters
     ----------
@@ -267,12 +372,25 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
     values : float64 [N, M]
     doubt : float64 [R, M]
         Of the table; NaN where it states none.
+    labels : int64 [N]
+        Component of each event in one draw.
+    tells : bool [R, M]
+        Cells that divide similar types (`levels.telling`).
+
+    Returns
+    -------
+    right : float64 [R, M]
+        Probability that the cell is right.
+    agreement : float64 [R, M]
+        Share of the events of the row that pass it.
+    contradicted : bool [R, M]
     """
     stated = 1.0 - np.where(np.isnan(doubt), DOUBT, doubt)
     right = stated.copy()
     base = np.array([marker.base for marker in markers]).T
     silent = np.array([marker.silent for marker in markers]).T
     agreement = np.full(right.shape, np.nan)
+    contradicted = np.zeros(right.shape, np.bool_)
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
         best = logs.argmax(axis=1)
@@ -284,10 +402,65 @@ def assess_cells(markers: tuple[Marker, ...], values: Array, doubt: Array) -> tu
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
+        against = agreement < CONTRADICTED
+        for r, m in np.argwhere(against & tells):
+            needed = ~silent[r] & ~contradicted[r]
+            needed[m] = True
+            there = _passing_events(markers, values, labels, r, needed)
+            against[r, m] = weights[there & (best == r)].sum() < OWN * sizes[r]
+        contradicted = against
         # A doubt that the table states is the user's own, and stays.
-        wrong = np.isnan(doubt) & (agreement < CONTRADICTED)
-        right = np.where(wrong, np.minimum(base, stated), stated)
-    return right, agreement
+        right = np.where(np.isnan(doubt) & contradicted, np.minimum(base, stated), stated)
+    return right, agreement, contradicted
+
+
+def _passing_events(
+    markers: tuple[Marker, ...], values: Array, labels: Ints, r: int, cells: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return the events whose component passes all of some cells [M] of a row, bool [N]."""
+    passing = np.bincount(labels) > 0
+    sizes = np.maximum(np.bincount(labels), 1)
+    for m in np.flatnonzero(cells):
+        passing &= np.bincount(labels, markers[m].passes(values[:, m], r)) >= 0.5 * sizes
+    return passing[labels]
+
+
+def suspect_cells(
+    markers: tuple[Marker, ...],
+    values: Array,
+    labels: Ints,
+    rows: npt.NDArray[np.int32],
+    right: Array,
+    below: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Return the cells without which unknown events would fit a row that has hardly an event, bool [R, M].
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    values : float64 [N, M]
+    labels : int64 [N]
+        Component of each event in one draw.
+    rows : int32 [N]
+        Row of each event, -1 for unknown.
+    right : float64 [R, M]
+        p of each cell.
+    below : bool [R, R]
+        Result of `descendants`.
+    """
+    logs = log_factors(markers, values, right)
+    silent = np.array([marker.silent for marker in markers]).T
+    found = np.zeros(right.shape, np.bool_)
+    for r in np.flatnonzero(~silent.all(axis=1)).tolist():
+        spoken = np.flatnonzero(~silent[r])
+        failed = np.array([markers[m].passes(values[:, m], r) < 0.5 for m in spoken])
+        gained = (failed & (failed.sum(axis=0) == 1) & (rows < 0)).sum(axis=1)
+        others = logs[:, ~below[r]].max(axis=1, initial=0.0)
+        own = below[r][rows] & (rows >= 0) & (logs[:, r] > others + np.log(2.0))
+        own &= _passing_events(markers, values, labels, r, ~silent[r])
+        most = int(gained.argmax())
+        found[r, spoken[most]] = gained[most] >= FEWEST and own.sum() < OWN * gained[most]
+    return found
 
 
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
@@ -356,7 +529,12 @@ def assign_types(
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
-    right, agreement = assess_cells(markers, values, full.doubt[:, columns])
+    tells = telling(full.levels[:, columns])
+    right, agreement, contradicted = assess_cells(
+        markers, values, full.doubt[:, columns], labels[found.reference], tells
+    )
+    counting = tells & ~contradicted
+    parents = parent_rows(table)
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
@@ -365,6 +543,13 @@ def assign_types(
         [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
     ]
+    inside: dict[int, Array] = {}
+    for k, own_set in enumerate(sets):
+        used = range(k, len(drawn), LEVEL_DRAWS)
+        own_labels = [labels[int(drawn[j])] for j in used]
+        inside |= zip(
+            used, component_fits(own_set, values, counting, own_labels, run.n_components), strict=True
+        )
     of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
     progress = ProgressLog("cell types", n_events)
     each = np.arange(run.n_components)
@@ -376,12 +561,15 @@ def assign_types(
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [evidence_of(one, block, right) for one in sets]
+                passed = [event_fits(one, block, counting) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
                     even, learned = shares[k]
-                    total += event_shares(memberships, even, evidence[k % LEVEL_DRAWS])
-                    part = event_shares(memberships, learned, evidence[k % LEVEL_DRAWS])
+                    own_evidence = evidence[k % LEVEL_DRAWS]
+                    fits = passed[k % LEVEL_DRAWS], inside[k]
+                    total += event_shares(memberships, even, own_evidence, fits, parents)
+                    part = event_shares(memberships, learned, own_evidence, fits, parents)
                     counts[k, sample] += part.sum(axis=0)
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
@@ -401,6 +589,15 @@ def assign_types(
         mean_proportions=mean,
         r_hat=_r_hat(counts.sum(axis=1) @ included(table).T, found.draws[drawn, 0]),
         agreement=agreement,
+        contradicted=contradicted,
+        suspect=suspect_cells(
+            markers,
+            values,
+            labels[found.reference],
+            of_event[some],
+            right,
+            descendants(table.parents, table.types),
+        ),
         right=right,
     )
 
