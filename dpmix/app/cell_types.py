@@ -115,7 +115,7 @@ class Typed:
         Markers in the panel.
     markers : tuple of Marker
     agreement : float64 [R, C]
-        As of `dpmix.populations.types.types.Types`.
+        As in `dpmix.populations.types.types.Types`.
     of_event : int32 [M]
         Row of the table, -1 for unknown.
     probability : float32 [M]
@@ -377,7 +377,7 @@ def with_population(
     Parameters
     ----------
     live, decisions, drawn, one
-        As of `state`.
+        As in `state`.
     population : int
         From 0, after decisions.
     row : int, optional

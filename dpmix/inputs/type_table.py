@@ -136,7 +136,7 @@ def parse_types(source: str, lines: Sequence[Sequence[str]], zero: str = "") -> 
     Raises
     ------
     ConfigError
-        As of `read_types`.
+        As in `read_types`.
     """
     spoken = [[*line] for line in lines if any(line) and not line[0].startswith("#")]
     return _Reader(source, spoken, zero).table()
