@@ -128,6 +128,7 @@ def test_a_title_has_the_type_first() -> None:
         names=("", "mine", "B"),
         phenotypes=("CD3+ CD4+ CD8-", "CD3-", "CD19+"),
         population_types=("CD4 T", "NK", "B"),
+        number=lambda population: population + 1,
     )
     assert [label(named, p, 40) for p in range(3)] == ["1 CD4 T: CD3+ CD4+ CD8-", "2 NK: mine", "3 B"]
     assert label(named, 0, 18) == "1 CD4 T: CD3+ CD4+ …"
