@@ -136,7 +136,7 @@ def explorer_of(
 
 
 def _continues(judgements: Judgements, known: Explorer) -> bool:
-    """Return whether judgements only add screens to those of an explorer."""
+    """Return whether judgements only add screens to the screens of an explorer."""
     m = len(known.rows)
     same = all(
         np.array_equal(own[:m], before)

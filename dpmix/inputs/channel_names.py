@@ -283,7 +283,7 @@ def why_repeated(
 
 
 def _rank(channel: Channel, own: Measurement) -> tuple[bool, bool, bool, int, bool]:
-    """Return the place of a measurement among those of its detector; the smallest is used."""
+    """Return the place of a measurement among the measurements of its detector; the smallest is used."""
     width = own.quantity == "width"
     return width, not own.compensated, is_coarse(channel), ORDER.index(own.quantity), own.scale == "log"
 

@@ -169,9 +169,9 @@ def prepare_like(
     """Prepare events on the scale of a run; the files of the run give its own events, bit for bit.
 
     Channels are found by marker or detector. Amplification and compensation follow the config of the run
-    (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are those of the
-    run. All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms
-    is that of the run for files with the same values, whatever their names.
+    (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are as in the run.
+    All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms is
+    the same as in the run for files with the same values, whatever their names.
 
     Parameters
     ----------

@@ -274,14 +274,14 @@ def _same(one: Spillover | None, other: Spillover | None) -> bool:
 
 
 def in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
-    """Return a matrix between values of GatingML; `units` are those of `Space`."""
+    """Return a matrix between values of GatingML; `units` are as in `Space`."""
     unit = np.array([units[name] for name in spillover.detectors])
     # Stored = true @ matrix on the raw scale; both sides are multiplied by the units of their channels.
     return Spillover(spillover.detectors, spillover.matrix * unit / unit[:, None])
 
 
 def _axis(name: str, compensation: str, transform: Transform, unit: float) -> Axis:
-    """Return the dimension of a channel whose raw values, times `unit`, are those of GatingML."""
+    """Return the dimension of a channel whose raw values, times `unit`, are GatingML's."""
     match transform.method:
         case "logicle":
             parameters = (

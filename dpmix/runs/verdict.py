@@ -40,7 +40,7 @@ MOST_NAMED = 8
 # (benchmarks/results/remedies.json).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
-# Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
+# Chains whose mean log likelihood is further below the best chain's, in nats and in standard deviations
 # within chains, are named.
 FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 

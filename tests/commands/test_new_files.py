@@ -103,7 +103,7 @@ def test_foreign_files_are_flagged_and_named(folder: Path) -> None:
     assert lines["foreign"].endswith(": does not fit")
     assert lines["far"].endswith(": does not fit")
     assert "foreign.csv does not fit the run: " in result.stderr
-    assert "far.csv does not fit the run: its shift is beyond those of the run in A" in " ".join(
+    assert "far.csv does not fit the run: its shift is beyond the run's shifts in A" in " ".join(
         result.stderr.split()
     )
 

@@ -660,7 +660,7 @@ class EngineContract:
 
     def test_what_is_wrong_with_weights_is_said(self) -> None:
         events, one = np.zeros((10, 2), np.float32), np.ones(1, np.float32)
-        with pytest.raises(ValueError, match=r"^weights: got those of 9 events, need 10"):
+        with pytest.raises(ValueError, match=r"^weights: got weights of 9 events, need 10"):
             self.make(events, weights=SampleWeights(np.array([0, 9]), one))
 
     def test_events_are_left_as_they_are(self) -> None:

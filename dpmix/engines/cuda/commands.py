@@ -142,7 +142,7 @@ class Commands:
         return program
 
     def run(self, program: Program | None = None, key: Key | None = None) -> None:
-        """Make the listed calls, then those of a program with a key, up to one that fails; empty the list.
+        """Make the listed calls, then a program's calls with a key, up to one that fails; empty the list.
 
         Raises
         ------

@@ -124,7 +124,7 @@ class CudaDrift:
         Parameters
         ----------
         points : Points
-            The device keeps those of the last call: a fit computes many likelihoods of the same points.
+            The device keeps the points of the last call: a fit computes many likelihoods of the same points.
         kind : int
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         parameters : tuple of float

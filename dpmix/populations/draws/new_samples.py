@@ -6,8 +6,8 @@ A draw of the run gives mu, Sigma, beta, kappa and tau. Given these, a new sampl
     delta*_d ~ N(0, tau_d^2 (1 + 1 / G))
 
 The shifts of the run are G independent N(0, tau^2) variables minus their mean, which the component means
-hold; a further one minus that mean has this variance and is independent of them. The conditionals are those
-of the sampler (`dpmix.model.cohort`): pi* ~ Dirichlet(kappa beta + n*), and delta* is normal with precision
+hold; a further one minus that mean has this variance and is independent of them. The conditionals are as in
+the sampler (`dpmix.model.cohort`): pi* ~ Dirichlet(kappa beta + n*), and delta* is normal with precision
 sum_j n*_j Sigma_j^-1 + diag(prior precision). Components stay as they are: the file does not change the run.
 
 For each draw, `SWEEPS` Gibbs sweeps over at most `MOST_EVENTS` events of the sample start at beta

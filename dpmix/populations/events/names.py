@@ -1,7 +1,7 @@
 """Short names of populations by their markers, each different from all others.
 
-A name is read like a gate: "CD3+ CD4+" are the events that are both. A population is given the markers whose
-level is not that of all populations,
+A name is read like a gate: "CD3+ CD4+" are the events that are both. A population is given the markers in
+which not all populations have its level,
 
 1. until the populations that its name also fits have together less than a quarter of its events. So a small
    subset of a population has a further marker, and the population itself has not;
@@ -45,7 +45,7 @@ def names_of_events(
 ) -> tuple[str, ...]:
     """Return the names of populations from events float [M, D] and the population of each, int64 [M].
 
-    The other parameters are those of `names_of`.
+    The other parameters are as in `names_of`.
     """
     lower, upper = quartiles_of(events, populations, n_populations)
     return names_of(lower, upper, levels, np.bincount(populations, minlength=n_populations), channels)

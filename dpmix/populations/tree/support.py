@@ -192,7 +192,7 @@ def _neighbour(tree: Tree, modes: Ints, one: int) -> int:
 
 
 def populations_of_modes(tree: Tree, populations: Ints) -> Ints:
-    """Return the population of each mode, int64 [L], given those of the components."""
+    """Return the population of each mode, int64 [L], given the population of each component."""
     modes = np.empty(len(tree.heights), np.int64)
     modes[tree.modes] = populations
     return modes

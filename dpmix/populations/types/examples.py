@@ -457,7 +457,7 @@ def assign_by_examples(
 
 
 def _trained(learned: _Learned, values: Floats, n_classes: int) -> list[Array]:
-    """Return the logs of the linear discriminant and the forest; those of power 0 are not computed."""
+    """Return the logs of the linear discriminant and the forest; with power 0 they are not computed."""
     found = []
     for model, power in zip(learned.classifiers, learned.powers[1:], strict=True):
         own = np.zeros((len(values), n_classes))
