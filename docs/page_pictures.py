@@ -115,7 +115,7 @@ class Page:
 
     def counted(self) -> None:
         """Wait until the proportions are those of `dpmix gate`."""
-        done = "Proportions and intervals are those of dpmix gate"
+        done = "Proportions and intervals are the same as in dpmix gate"
         self.until(lambda: self.find("#counted").text.startswith(done))
 
     def population(self, markers: str) -> WebElement:

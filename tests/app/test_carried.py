@@ -52,7 +52,7 @@ def named(workspace: Workspace, view: dict[str, Any], p: int, action: dict[str, 
 
 
 def test_names_and_colours_are_carried_over(going_on: Config, tmp_path: Path) -> None:
-    """From the populations of some draws to those of all, by events; the old file is set aside."""
+    """From the populations of some draws to the populations of all, by events; the old file is set aside."""
     workspace = Workspace(tmp_path)
     first = opened(workspace)
     assert (first["complete"], first["planned"], first["notes"]) == (False, DRAWS, ())
