@@ -57,8 +57,8 @@ def fit_logicle(
     reach : float
         Largest raw value of the channels of the same kind.
     exact : bool
-        The range belongs to the detector, as for stored integers. Software that exports other numbers may compute a
-        range from the events.
+        The range belongs to the detector, as for stored integers. Software that exports other numbers may
+        compute a range from the events.
     """
     t, r = top(declared, highest, reach, exact), reference(raw)
     if r == 0:

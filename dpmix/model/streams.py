@@ -128,7 +128,7 @@ class Stream:
         return numpy_generator(self._native(step))
 
     def fast_step(self, step: Step) -> FastGenerator:
-        """Return the variates of `step` for a step with many: the same as its generator draws, in less time."""
+        """Return the variates of `step` for a step with many: the same as by its generator, faster."""
         return FastGenerator(self._native(step))
 
     def _native(self, step: Step) -> _cpu.Generator:

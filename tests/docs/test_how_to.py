@@ -12,8 +12,7 @@ Blocks of a page are run one after another in a folder of its own, by what stand
     sh patched      commands with that copy
     sh checkout     commands in a checkout, on emulated GPUs
     sh unrun        commands that are not run: options and config keys of dpmix commands are checked
-    text     
-          what the block before prints, but for the numbers; a line `...` stands for others
+    text            what the block before prints, but for the numbers; a line `...` stands for others
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class HostLabels:
         return np.concatenate([self.rows[row][:n] for row, n in zip(self._row_of, sizes, strict=True)])
 
     def place(self, chunks: Sequence[int]) -> tuple[int, ...]:
-        """Return what fixes the addresses of the labels of chunks: the address of all rows, and their rows."""
+        """Return what fixes the addresses of the labels of chunks: all rows' address, and their rows."""
         return self._address, *map(self._row_of.__getitem__, chunks)
 
     def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
