@@ -92,7 +92,7 @@ class Drawn:
     labels : tuple of int64 [M]
         The most probable of the H components of the events in each of T draws.
     memberships : tuple of float32 [M, H]
-        Of the events in the components of these draws; rows sum to 1.
+        Memberships of the events in the components of these draws; rows sum to 1.
     """
 
     rows: Ints
@@ -283,7 +283,7 @@ def state(
     live : Live
     decisions : Decisions
     path : Path
-        Of the table.
+        File of the table.
     drawn : Drawn
     one : Typed, optional
         None without a table, and where it cannot be used.
@@ -381,7 +381,7 @@ def with_population(
     population : int
         From 0, after decisions.
     row : int, optional
-        Of the table, from 0; None: a row of its own.
+        Row of the table, from 0; None: a row of its own.
 
     Raises
     ------

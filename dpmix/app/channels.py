@@ -224,7 +224,7 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
     choice, data, matrix
         As in `raw_values`.
     name : str
-        Of the run, for the file of an edited matrix.
+        Name of the run, for the file of an edited matrix.
     """
     given = checked([], data)
     for channel in [*(given.channels or []), *(key for key in given.transform if key != DEFAULT)]:

@@ -66,7 +66,7 @@ class Judging:
     Attributes
     ----------
     revision : str
-        Of the file, see `revision`.
+        Revision of the file, see `revision`.
     judgements : Judgements
     explorer : Explorer
     """

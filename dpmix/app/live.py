@@ -64,7 +64,7 @@ class Live:
     n_draws : int
         Number of draws that was asked for; the run may have fewer.
     votes : list of float64 [K, L] and int64 [K]
-        Of each draw, as in `dpmix.populations.draws.forest.cast_votes`.
+        Votes of each draw, as in `dpmix.populations.draws.forest.cast_votes`.
     rows : int64 [M]
         Numbers of the events of the densities, among the events of the run.
     values : float32 [M, D]

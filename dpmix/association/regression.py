@@ -79,7 +79,7 @@ class RegressionFit:
     ----------
     weights : float64 [Q, T]
     means : float64 [Q, T, 1 + C]
-        Of alpha and beta.
+        Means of alpha and beta.
     covariances : float64 [Q, T, 1 + C, 1 + C]
     scales : float64 [Q, T, 1 + terms + G]
         log sigma, log omega of each term, and gamma.
@@ -105,7 +105,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     values : float64 [S, Q]
         NaN where unknown.
     variances : float64 [S, Q]
-        Of the measurements.
+        Variances of the measurements.
     predictors : Predictors
     """
     y, v = values.T, np.nan_to_num(variances).T

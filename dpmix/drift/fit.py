@@ -56,7 +56,7 @@ class SignalPrior:
         Parameters
         ----------
         duration : float
-            Of the recording, in units of time.
+            Duration of the recording, in units of time.
         error : float
             Typical standard error of a point.
         """
@@ -83,7 +83,7 @@ class SignalFit:
     log_posterior : float
         Log likelihood plus log prior (without its constant), nats.
     steps : int
-        Of Fisher scoring.
+        Steps of Fisher scoring.
     converged : bool
     """
 
@@ -153,7 +153,7 @@ def fit_blocks(
     times, values, errors : float64 [B]
         Ascending times, values and their known standard errors.
     prior : SignalPrior
-        Of blocks.
+        Prior of blocks.
     correlation, threads, device
         As in `fit`.
     """

@@ -41,7 +41,7 @@ class Judgement:
     ----------
     name : str
     times, values : float64 [B]
-        Of the blocks.
+        Times and values of the blocks.
     mean, sd : float64 [B]
         Posterior of the signal at the blocks.
     changes : tuple of int

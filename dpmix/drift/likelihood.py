@@ -51,7 +51,7 @@ def likelihood(
     points : Points
     covariance : Covariance
     threads : int
-        Of the CPU.
+        Threads of the CPU.
     device : Device, optional
         Compute on this device, with the result of the CPU within rounding. Default: the CPU.
 

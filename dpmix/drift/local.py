@@ -72,7 +72,7 @@ class LocalPosterior:
     designs : int32 [P, k]
         Points, ascending.
     weights : float64 [P, k]
-        Of the values of the design, less the trend, in the mean.
+        Weights of the values of the design, less the trend, in the mean.
     variances, ranges : float64 [P]
         Local parameters.
     rest : float64 [P, 2]
@@ -172,7 +172,7 @@ def local_posterior(
     sds : tuple of float
         Standard deviations of the priors of local log variance and log range about the values of the fit.
     threads : int
-        Of the CPU.
+        Threads of the CPU.
     device : Device, optional
         Predict on this device, with the result of the CPU within rounding. Default: the CPU.
 

@@ -133,8 +133,8 @@ def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, obje
     before, after = (str(info.get("engine", info["backend"])) for info in (began, now))
     if before != after:
         log.warning(
-            "engine: %s, but the run started on %s: its draws are as good, but not bit for bit the same as "
-            "in an uninterrupted run, because a label may differ if its uniform lies within rounding of a step",
+            "engine: %s, but the run started on %s: its draws are as good, but not bit for bit the same "
+            "as in an uninterrupted run: a label may differ if its uniform lies within rounding of a step",
             after,
             before,
         )

@@ -253,7 +253,7 @@ class CpuEngine(SummingEngine):
     ) -> tuple[npt.NDArray[np.float32], Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
-        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         parameters = native_mixture(mixture, self._n_channels)
         numbers = checked_populations(populations, len(mixture.means))

@@ -33,7 +33,7 @@ class Exploration:
     sizes : int64 [S]
         Events found in each sample.
     medians : float32 [S + 1, D]
-        Of the events found in each sample and in all, transformed scale; NaN without events.
+        Medians of the events found in each sample and in all, transformed scale; NaN without events.
     values : float32 [F, D]
         The events found, transformed scale.
     """

@@ -157,7 +157,7 @@ def spread(
     atoms : sequence of Atom
         The A atoms of the channel.
     key : int
-        Of the noise of the channel in the sample, from 0 to 2^128 - 1.
+        Key of the noise of the channel in the sample, from 0 to 2^128 - 1.
     rows : int64 [M]
         Row of each event in its file.
     """

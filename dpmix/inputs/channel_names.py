@@ -209,7 +209,7 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
     ----------
     details : sequence of Channel
     kind : "fluorescence", "mass" or None
-        Of the instrument.
+        Kind of the instrument.
     """
     reasons = [why_no_marker(channel, kind) for channel in details]
     _spread_stains(details, reasons, kind is not None)

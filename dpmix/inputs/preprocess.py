@@ -104,7 +104,7 @@ def prepare(
     storage : Storage, optional
         Holds the events; default: memory.
     earlier : Recorded, optional
-        Of an earlier run, to prepare its events again: its channels and transforms.
+        Record of an earlier run, to prepare its events again: its channels and transforms.
     with_quality : bool
         Read scatter and viability, too (`dpmix.inputs.quality_channels`).
 
@@ -176,19 +176,19 @@ def prepare_like(
     Parameters
     ----------
     settings : DataConfig
-        Of the run's config; compensation and linearize are used.
+        Data settings of the run's config; compensation and linearize are used.
     base : Path
         Folder that the names of files and of a compensation matrix are relative to.
     files : sequence of str or Path
         Names or globs.
     scaling : Scaling
-        Of the run.
+        Scaling of the run.
     detectors : sequence of str
         D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
     storage : Storage, optional
         Holds the events; default: memory.
     state : StateChannels, optional
-        Of the run.
+        State channels of the run.
     with_quality : bool
         Read scatter and viability, too.
 

@@ -72,9 +72,9 @@ def why_transformed(
     Parameters
     ----------
     keywords : mapping
-        Of TEXT, in lower case and without $.
+        Keywords of TEXT, in lower case and without $.
     channels : sequence of Channel
-        Of the file.
+        Channels of the file.
     chosen : sequence of int
         Numbers of the D channels that measure light, from 0.
     values : float32 or float64 [M, D]

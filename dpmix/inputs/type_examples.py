@@ -106,7 +106,7 @@ def read_examples(given: str | Path, events: Events) -> Examples:
     given : str or Path
         File, with ::COLUMN for a column of labels.
     events : Events
-        Of the run.
+        Events of the run.
 
     Raises
     ------

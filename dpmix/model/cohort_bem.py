@@ -136,7 +136,7 @@ def pass_weights(shapes: Array, spread: Array, whiteners: Array) -> Array:
     Parameters
     ----------
     shapes : float64 [S, K]
-        Of the Dirichlet distributions of pi_s.
+        Parameters of the Dirichlet distributions of pi_s.
     spread : float64 [S, D, D] or [0, D, D]
         V_s; none without shifts.
     whiteners : float64 [K, D, D]

@@ -225,7 +225,7 @@ class Factors(NamedTuple):
     sizes : float64 [S]
         Sum of the parameters of the Dirichlet distribution of pi_s.
     covariances : float64 [G, D, D]
-        Of the normal distributions of the shifts, before the condition that they sum to 0.
+        Covariances of the normal distributions of the shifts, before the condition that they sum to 0.
     pass_weights : float64 [S, K]
     """
 

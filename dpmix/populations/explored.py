@@ -127,11 +127,11 @@ def phenotype(
     Parameters
     ----------
     quantiles : float64 [5, D]
-        Of the events found.
+        Quantiles of the events found.
     found : int
         Their number.
     quartiles : float64 [2, P, D]
-        Of the populations of the mixture.
+        Quartiles of the populations of the mixture.
     levels, sizes, channels
         As in `dpmix.populations.events.names.names_of`.
     """

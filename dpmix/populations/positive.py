@@ -58,7 +58,7 @@ class Positive:
     population : int32 [N]
         Most probable population of each event.
     seed : int
-        Of the run.
+        Seed of the run.
     """
 
     channels: tuple[str, ...]

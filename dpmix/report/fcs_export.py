@@ -102,7 +102,7 @@ class Copy:
     Attributes
     ----------
     place : Place
-        Of the reserved keywords.
+        Place of the reserved keywords.
     """
 
     def __init__(

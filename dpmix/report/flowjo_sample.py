@@ -34,7 +34,7 @@ class Step:
     Attributes
     ----------
     name : str
-        Of the population that it gives.
+        Name of the population that it gives.
     gate : PolygonGate
     parent : int
         Number of the gate around it, -1 for none.
@@ -78,7 +78,7 @@ class Sample:
     ----------
     events : Events
     number : int
-        Of the sample, from 0.
+        Number of the sample, from 0.
     space : Space
     steps : sequence of Step
 

@@ -65,7 +65,7 @@ class Axis:
     kind : str
         Element of the transform: logicle, fasinh, flog, or "" for none.
     parameters : tuple of (str, float)
-        Of the transform.
+        Parameters of the transform.
     scale, shift : float
         The value on this dimension is scale times the transformed value plus shift.
     """

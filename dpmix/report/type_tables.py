@@ -184,7 +184,7 @@ def levels_of(
     markers : sequence of Marker
         C markers.
     quartiles : float64 [2, P, C]
-        Of the populations, transformed scale.
+        Quartiles of the populations, transformed scale.
     """
     levels = np.ones((quartiles.shape[1], len(table.markers), table.levels.shape[2]), np.bool_)
     for c, marker in enumerate(markers):

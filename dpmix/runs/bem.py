@@ -93,7 +93,7 @@ class _Point:
     ----------
     state : State
     log_posterior : float
-        Of the state before it.
+        Log posterior of the state before it.
     emptied : int
         Components emptied by the step that led to the state.
     emptied_so_far : int

@@ -132,7 +132,7 @@ def from_bem(end: State, n_events: int, prior: Prior) -> State:
     Parameters
     ----------
     end : State
-        Of a pooled model.
+        End of Bayesian EM of a pooled model.
     n_events : int
     prior : Prior
     """

@@ -44,7 +44,7 @@ class SweepReport:
     chain : int
         Chain or start, from 0.
     log_likelihood, log_posterior : float
-        Of the state after the sweep, in nats, of the standardised events.
+        Values of the state after the sweep, in nats, of the standardised events.
     occupied : int
         Components that hold an event.
     alpha : float

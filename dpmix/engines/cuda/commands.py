@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
     ----------
     handle : int
     threads : int
-        Of a block.
+        Threads of a block.
     n_arguments : int
     wide : int
         Bit i is set if argument i has 8 bytes.

@@ -191,7 +191,7 @@ class CudaDrift:
         kind : int
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         centres, sds : float64 [2]
-            Of the priors of log variance and log range.
+            Centres and standard deviations of the priors of log variance and log range.
         at : float64 [P]
             Times of prediction.
         designs : int32 [P, k]

@@ -186,7 +186,7 @@ class CudaPasses:
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
-        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         components, samples = self._packed(mixture)
         numbers = checked_populations(populations, len(mixture.means))

@@ -72,7 +72,7 @@ class DataSet:
     file : BinaryIO
     path : Path
     offset : int
-        Of the data set in the file.
+        Offset of the data set in the file.
     size : int
         Bytes from there to the end of the file.
     text : Text

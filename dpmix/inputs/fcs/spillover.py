@@ -59,7 +59,7 @@ def find_matrix(keywords: Mapping[str, str], channels: Sequence[Channel]) -> Fou
     Parameters
     ----------
     keywords : mapping
-        Of TEXT, in lower case and without $.
+        Keywords of TEXT, in lower case and without $.
     channels : sequence of Channel
     """
     found, problems, notes = {}, [], {}

@@ -53,7 +53,7 @@ class DataSets(NamedTuple):
     Attributes
     ----------
     offsets : list of int
-        Of each data set in the file.
+        Offset of each data set in the file.
     linked : bool
         $NEXTDATA names all of them, as the standard demands.
     """

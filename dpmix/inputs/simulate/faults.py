@@ -36,9 +36,9 @@ class Course:
     times : float64 [T]
         From 0 to 1.
     log_gains : float64 [T, D]
-        Of the detectors.
+        Log gains of the detectors.
     rate : float64 [T]
-        Of events, in units of the usual rate.
+        Rate of events, in units of the usual rate.
     faulty : bool [T]
         Times that a person would remove: a bubble or a clog, and the shorter side of a step. A slow drift has
         none.

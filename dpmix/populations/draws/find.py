@@ -99,7 +99,7 @@ class Populations:
     labels, colours : tuple of int
         P numbers of populations, from 1, and of colours (`dpmix.report.palette`); empty without decisions.
     mixing : Mixing, optional
-        Of the weights, where the run file has it (`dpmix.populations.draws.kept`).
+        Mixing of the weights, where the run file has it (`dpmix.populations.draws.kept`).
     """
 
     run: Run

@@ -50,7 +50,7 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
     values : float32 [N, D]
         Events of the sample, standardised scale.
     name : str
-        Of the sample: its random numbers depend on it, and not on other samples.
+        Name of the sample: its random numbers depend on it, and not on other samples.
     seed : int
     """
     rows = np.linspace(0, len(values) - 1, min(len(values), MOST_EVENTS)).astype(np.int64)
@@ -100,9 +100,9 @@ def draw_shift(stats: Stats, mixture: Mixture, spread: Array, rng: np.random.Gen
     Parameters
     ----------
     stats : Stats
-        Of the events, with no shift subtracted.
+        Statistics of the events, with no shift subtracted.
     mixture : Mixture
-        Of the run, without a shift.
+        Mixture of the run, without a shift.
     spread : float64 [D]
         Prior standard deviations.
     rng : numpy Generator

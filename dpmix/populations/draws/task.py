@@ -75,7 +75,7 @@ class Task:
         found : Populations
         sample : int
         of_new : sequence of OwnTerms, optional
-            Of the samples of `data`, which are not in the run (`dpmix.populations.draws.new_samples`).
+            Terms of the samples of `data`, which are not in the run (`dpmix.populations.draws.new_samples`).
         """
         starts = self.events.sample_starts
         if starts[sample] == starts[sample + 1]:

@@ -56,7 +56,7 @@ def artefacts(
         Quantiles (`dpmix.populations.result.QUANTILES`) of the markers, without scatter; NaN for a
         population without events.
     thresholds : float64 [D]
-        Of the markers (`dpmix.populations.events.phenotypes.thresholds`).
+        Thresholds of the markers (`dpmix.populations.events.phenotypes.thresholds`).
     quality : mapping of str to float64 [5, P]
         Quantiles of forward scatter ("size") and of a viability stain ("dead"), where known.
     pulse : float64 [5, P], optional

@@ -95,7 +95,7 @@ def _marked(level: npt.NDArray[np.str_], sizes: Array, lengths: Sequence[int]) -
     level : str [P, D]
     sizes : float64 [P]
     lengths : sequence of int
-        Of the names of the channels.
+        Lengths of the names of the channels.
     """
     rows, inverse = np.unique(level, axis=0, return_inverse=True)
     weights = np.bincount(inverse.reshape(-1), sizes) / sizes.sum()
@@ -123,7 +123,7 @@ def _own(
     weights : float64 [P]
     p : int
     lengths : sequence of int
-        Of the names of the channels.
+        Lengths of the names of the channels.
     """
     # A marker is worth more the nearer the neighbour that it excludes: far ones differ in other markers too.
     near = np.minimum(1.0, weights / weights[p]) * 0.5 ** differ.sum(axis=1)

@@ -117,7 +117,7 @@ def levels(
     populations : int [K]
         Population of each component, 0..P-1.
     controls : mapping of int to Control, optional
-        Of some channels.
+        Controls of some channels.
     """
     weight = np.asarray(weights, np.float64)
     members = np.eye(int(np.max(populations)) + 1)[np.asarray(populations)].T * (weight / weight.sum())
@@ -177,7 +177,7 @@ def quartiles_of(events: Array | Floats, populations: Ints, n_populations: int) 
     ----------
     events : float [M, D]
     populations : int64 [M]
-        Of each event.
+        Population of each event.
     n_populations : int
     """
     quartiles = np.full((2, n_populations, events.shape[1]), np.nan)

@@ -76,9 +76,9 @@ def find_cards(
     n_populations, n_cards : int
         P, and the number of populations that get a card.
     edges : float64 [D, B + 1]
-        Of the rasters, for the ranges of the plots.
+        Edges of the rasters, for the ranges of the plots.
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
     """
     if len(edges) < 2:
         return ()

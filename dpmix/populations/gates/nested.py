@@ -119,7 +119,7 @@ def find_nested(
     unions : sequence of tuple of int
         Largest first; any two are disjoint, or one contains the other.
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
 
     Returns
     -------

@@ -119,7 +119,7 @@ def find_strategies(
         Population of each event.
     n_populations : int
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
     """
     binned, own = sample_of(events, population, n_populations, seed)
     with one_thread():

@@ -107,7 +107,7 @@ def merge_unsupported(
     Parameters
     ----------
     tree : Tree
-        Of the mean density.
+        Tree of the mean density.
     own : int64 [J]
         Population of each component of the mean density.
     shares : float64 [M, P]
@@ -118,7 +118,7 @@ def merge_unsupported(
         Population of each point in each draw.
     weights : float64 [J]
     n_events : int
-        Of the run.
+        Number of events of the run.
 
     Returns
     -------

@@ -177,7 +177,7 @@ def divide(
     Parameters
     ----------
     mixture : Mixture
-        Of the draw.
+        Mixture of the draw.
     memberships, values : float32 [n, K], [n, D]
         P(h | x) and standardised values of the labelled events.
     labels : int64 [n]
@@ -389,7 +389,7 @@ def assign_by_examples(
     task : Task
     found : Populations
     examples : Examples
-        Of the run.
+        Examples of the run.
     labelled : Task
         With the events of the run; `task` itself unless this has other files.
     own_terms : sequence of OwnTerms, optional

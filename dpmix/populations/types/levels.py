@@ -169,7 +169,7 @@ def fit_levels(
     levels : bool [R, M, 4]
         Cells of the table.
     controls : mapping of int to Control, optional
-        Of some markers.
+        Controls of some markers.
     """
     known = {
         m: one

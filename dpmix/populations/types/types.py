@@ -118,7 +118,7 @@ class Types:
         Draws of the proportions, with children; V is T or a multiple of T.
     mean_proportions : float64 [S, R + 1]
     r_hat : float64 [R + 1]
-        Of the proportions in all samples together; NaN where not known.
+        R-hat of the proportions in all samples together; NaN where not known.
     agreement : float64 [R, M]
         Share of the events of each row that pass each cell; NaN for a silent cell.
     contradicted : bool [R, M]
