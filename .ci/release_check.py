@@ -47,7 +47,7 @@ def project() -> dict:
 
 
 def versions() -> Iterator[str]:
-    """Yield the files whose version is not that of pyproject.toml."""
+    """Yield the files whose version differs from pyproject.toml."""
     stated = project()["version"]
     released = re.search(r"^## (\d+\.\d+\.\d+) - ", read("CHANGELOG.md"), re.MULTILINE)
     found = {

@@ -7,7 +7,7 @@ each after 15 sweeps of burn-in: the page uses 100 draws. "open" is done once, f
 page. "decision" is a move of the cut: populations, proportions, phenotypes, support and the population of
 each event shown, without drawing. The median and the longest are over all numbers of populations. "counted"
 is the time until the proportions of `dpmix gate` follow a decision: all events are counted in each draw.
-Processor seconds are those of all threads, and of a decision their mean. Memory is the largest of the process
+Processor seconds are over all threads, and for a decision their mean. Memory is the largest of the process
 that does this. Takes four minutes of two cores; `--quick` takes seconds.
 """
 

@@ -6,8 +6,8 @@ The events are a simulated blood sample in ten channels; the runs have the defau
 `dpmix bem`. The number of sweeps, which mcmc.until decides, is made the same for estimate and run: the
 fewest, 150. Of Bayesian EM it is the most, 860 steps; with a tolerance of nearly 0 no start ends early. The
 estimate is made before and after the run, because other work on the machine changes its speed meanwhile.
-Reading the files is not part of the estimate, and its time is left out of that of the run. Takes five minutes
-of two cores; `--quick` takes a minute.
+Reading the files is not part of the estimate, and its time is left out of the run's. Takes five minutes of
+two cores; `--quick` takes a minute.
 """
 
 from __future__ import annotations

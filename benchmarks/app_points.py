@@ -3,7 +3,7 @@
     python benchmarks/app_points.py [--quick]
 
 The page then draws them itself (painter.js). Its WebGL is measured next to it, in software (SwiftShader);
-with a graphics processor, for which WebGL is meant, it was not measured. The events are those of
+with a graphics processor, for which WebGL is meant, it was not measured. The events are the same as in
 benchmarks/app.py. "first" is from pressing Points to four plots of all events, with their populations
 computed by the server; "cut" and "selection" are from a new cut and a box to four plots, which are drawn, but
 perhaps not yet on the screen. Takes four minutes; `--quick` draws 5,000 events.

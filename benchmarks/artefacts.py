@@ -7,11 +7,11 @@ Every run has the default config. Of the samples of euroflow (tables with FSC-A 
 the other benchmarks, without height or a viability stain) the gates name debris and doublets. Of
 flowsom_68983 (area, height and a viability stain, which the model does not see) and gvhd (height alone, in
 the model) they name cells only: an event outside all gates may be a cell of another type. "found" is the
-share of the artefacts that lie in marked populations, "lost" that of the cells. The gates of gvhd have one
-"cell" gate for all events without a marker, debris included: in sample 9 these 44% of the events start at the
-limit of detection of forward scatter and half of them are below 111, where other cells have 450 to 650. The
-rules were chosen with euroflow_artefacts, flowsom_68983 and gvhd in view; the samples of euroflow_optimal
-were not looked at.
+share of the artefacts that lie in marked populations, "lost" is the share of the cells. The gates of gvhd
+have one "cell" gate for all events without a marker, debris included: in sample 9 these 44% of the events
+start at the limit of detection of forward scatter and half of them are below 111, where other cells have 450
+to 650. The rules were chosen with euroflow_artefacts, flowsom_68983 and gvhd in view; the samples of
+euroflow_optimal were not looked at.
 """
 
 from __future__ import annotations

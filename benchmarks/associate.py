@@ -14,7 +14,7 @@ the other direction.
 All methods aim at a false discovery rate of 5%: Benjamini and Hochberg (1995) for the p-values. t test:
 linear model of the logits of the proportions. Beta-binomial: likelihood ratio test of one population at a
 time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDisp without trend, glmFit,
-glmLRT; without --rscript, its rows are those of the last run with R, which had the same cohorts.
+glmLRT; without --rscript, its rows come from the last run with R, which had the same cohorts.
 
 Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
 donors differ with

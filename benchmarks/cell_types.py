@@ -4,8 +4,8 @@
     python benchmarks/cell_types.py --runs build/types --only sets
     python benchmarks/cell_types.py --page
 
-Results go to benchmarks/results/cell_types.json; those of other parts stay. Every run has the default config
-and seed 1, and is kept in the folder of `--runs`. No label is used for anything but the scores. Parts:
+Results go to benchmarks/results/cell_types.json; results of other parts stay. Every run has the default
+config and seed 1, and is kept in the folder of `--runs`. No label is used for anything but the scores. Parts:
 
 **sets**: real cells with a table of their own and names from manual gates. Accuracy and macro F1 over the
 events whose gate is a row of the table, by four ways: the best possible label for each population;
@@ -13,7 +13,7 @@ populations named by the type of most of their events; each event by the evidenc
 mixture; and `dpmix gate --types`. In euroflow_artefacts the scatter channels are state channels.
 
 **missing**: up to four rows of each table, spread over it, are removed one at a time. `caught` is the share
-of the events of the row that become unknown, `lost` that of the events of other rows.
+of the row's events that become unknown, `lost` the share of other rows' events.
 
 **coverage**: 90% intervals of the proportions in simulated blood of 10,000 events, by two tables
 that are right. The truth is the share in the whole population that the events are drawn from. The other

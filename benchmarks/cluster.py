@@ -43,7 +43,7 @@ BAR = 1.15
 
 
 def case(n_events: int, dim: int, n_components: int) -> tuple[npt.NDArray[np.float32], Mixture]:
-    """Events, and a mixture like that of a chain in the middle of a run."""
+    """Events, and a mixture like a chain's in the middle of a run."""
     drawn = sample(n_events, dim, n_components, "mix")
     return drawn.events, drawn.now.mixture()
 

@@ -7,7 +7,7 @@ in 14 channels, with 256 components. This takes a minute, with `--quick` seconds
 engine and all draws of the sampler, with label swaps, without split-merge moves. Contenders take turns, each
 has its own chain, and the first sweeps do not count. The table has processor seconds of all threads, because
 the machine may be shared, and wall seconds. These are medians over rounds; a ratio is the median over rounds
-of a sweep's processor seconds by those of the pooled sweep in the same round.
+of a sweep's processor seconds by the pooled sweep's in the same round.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Minima:
 
 
 class Sgemm:
-    """OpenBLAS's sgemm in a child process: with its own choice of kernels, or those of an instruction set."""
+    """OpenBLAS's sgemm in a child process: with its own choice of kernels, or with an instruction set's."""
 
     SIZE = 1536
 

@@ -4,12 +4,12 @@
     python benchmarks/cuda_model.py --quick    few events, as a check of the script
 
 The share of the multiply-adds that a pruned draw makes is counted by the kernel, for the samples of
-mixtures.py. The events are those of one chunk, as the kernel sorts them.
+mixtures.py. The events are one chunk, as the kernel sorts them.
 
 The model is the number of warp instructions over the rate at which an H200 issues them: 132 multiprocessors,
-four schedulers each, one instruction per cycle, 1.98 GHz. Instructions are those of the SASS for sm_90 (nvcc
-13.0, nvdisasm; D = 14), for a component and the 128 events of a warp (cuda_instructions.py). It has no term
-for latency, memory or launches, so it is a lower limit of the kernel's time, not a prediction.
+four schedulers each, one instruction per cycle, 1.98 GHz. Instructions are counted in the SASS for sm_90
+(nvcc 13.0, nvdisasm; D = 14), for a component and the 128 events of a warp (cuda_instructions.py). It has no
+term for latency, memory or launches, so it is a lower limit of the kernel's time, not a prediction.
 """
 
 from __future__ import annotations

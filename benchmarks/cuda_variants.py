@@ -83,7 +83,7 @@ def code_of(name: str, dim: int, defines: Mapping[str, int], architecture: str) 
 
 
 def architecture() -> str:
-    """Return that of the first device."""
+    """Return the architecture of the first device."""
     major, minor = cuda.Device(0).compute_capability()
     return f"sm_{major}{minor}"
 
@@ -165,7 +165,7 @@ def main() -> None:
                     labels = drawn if labels is None else labels
                     differing = int((drawn != labels).sum())
                     if differing > 1e-4 * n_events:
-                        raise ValueError(f"{differing} labels differ from those of the kernel installed")
+                        raise ValueError(f"{differing} labels differ from the labels by the kernel installed")
                     time = milliseconds(cuda, run, launches)
                 except (ValueError, subprocess.CalledProcessError, cuda.Error) as error:
                     print(f"D = {dim}: {name}: {error}", flush=True)

@@ -5,7 +5,8 @@
 Takes a minute or two of two cores. Predictions at 10,000 times from 100,000 points of a recording, by designs
 of 50 points: design, local fit, second design, second fit and weights of each, in two threads. The trend,
 which `dpmix drift` estimates from at most 1,024 averages of blocks, is not a part of it: the values have
-none. The time of the processor is that of both threads, and hardly depends on what else the machine does.
+none. The time of the processor is the sum over both threads, and hardly depends on what else the machine
+does.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
     E=build/cuda_on_cpu
     LD_LIBRARY_PATH=$E PATH=$E/bin:$PATH python benchmarks/drift_precision.py [--quick]
 
-It takes some minutes on an emulated device, whose float32 is that of the processor: exponentials differ from
-those of a GPU in the last bit. Recordings of 100 units of time are drawn from Gaussian processes of variance
-1, with every correlation, three ranges and several variances of the noise. Nine tenths of the noise are known
-errors, the rest is the nugget. For each, the sums of one pass at the true covariance are compared, and then
-the curves of two fits from the start. Errors have units in which they can be judged:
+It takes some minutes on an emulated device, whose float32 is the processor's: exponentials differ from a
+GPU's in the last bit. Recordings of 100 units of time are drawn from Gaussian processes of variance 1, with
+every correlation, three ranges and several variances of the noise. Nine tenths of the noise are known errors,
+the rest is the nugget. For each, the sums of one pass at the true covariance are compared, and then the
+curves of two fits from the start. Errors have units in which they can be judged:
 
 - log likelihood: nats;
 - gradient: its error times the standard error of the estimate, thus the shift of the estimate in units of
   that error, the largest of the three parameters;
-- information: divided by that of float64, the largest element after scaling both to unit diagonal;
+- information: divided by the float64 information, the largest element after scaling both to unit diagonal;
 - curve: the largest shift of the posterior mean, in units of its posterior standard deviation.
 
 A recording is refused where the kernel says that float32 has too few digits.
@@ -38,7 +38,7 @@ from dpmix.errors import DpmixError
 N_POINTS, DURATION = 500, 100.0
 RANGES = (2.0, 10.0, 50.0)
 NOISES = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-"""Variances of the noise; that of the signal is 1."""
+"""Variances of the noise; the signal has variance 1."""
 
 KNOWN = 0.9
 ERRORS = {

@@ -8,8 +8,8 @@ Takes about four minutes of two cores. Three parts:
   events at faulty times that is flagged, and of all other events, by dpmix and by the rules of flowAI and
   PeacoQC (recording_rules.py). The areas under the ROC curves of scores are means over the files of a fault.
 - *coverage*: one channel of two populations, with a known signal added: smooth, steps or nothing. How often
-  the signal is inside the 90% interval of a block, and the true range inside that of the range; how many
-  steps are found within three blocks of their places, and how many recordings have steps elsewhere.
+  the signal is inside the 90% interval of a block, and the true range inside the interval of the range; how
+  many steps are found within three blocks of their places, and how many recordings have steps elsewhere.
   --many measures only this, in recordings of a million events: 10,000 blocks of 100 events, and 30 blocks
   instead of three. There the means of signal and truth over the recording are set equal: the mean of medians
   that lie between two populations is moved by more than its error, by the same at all times.
@@ -255,7 +255,7 @@ def table_areas() -> str:
 
 
 def table_coverage(name: str = "drift_proof") -> str:
-    """Return the table of coverage; "drift_proof_many" has that of a million events."""
+    """Return the table of coverage; "drift_proof_many" has the table for a million events."""
     head = [
         "signal",
         "recordings",

@@ -5,8 +5,8 @@
 Takes some minutes of two cores, 1 GB of memory and 200 MB of disk with the default. Each recording is an FCS
 file with time and four channels of two populations: steady, with a wave, with a step, and with a wave of a
 hundred periods. The command reads it, judges the channels and the event rate, and writes table, figure and
-page. The time of the processor is that of all threads, and hardly depends on what else the machine does. The
-memory is the largest resident set of the process, files that are mapped included.
+page. The time of the processor is the sum over all threads, and hardly depends on what else the machine does.
+The memory is the largest resident set of the process, files that are mapped included.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/end_to_end.py            # about 5 minutes
     python benchmarks/end_to_end.py --quick    # a small sample and few sweeps, to build/: a check
 
-The commands are those of a user, with the config that the first of them writes:
+The commands are what a user runs, with the config that the first of them writes:
 
     dpmix init sample.fcs --output run.yaml
     dpmix mcmc run.yaml
@@ -12,7 +12,7 @@ The commands are those of a user, with the config that the first of them writes:
 The first sample is also run with `dpmix bem` instead of `dpmix mcmc`. Samples are simulated (a ten-colour
 cytometer); if the folder ../shared exists, a real file is added, which is not part of this project. A stage
 starts where the function that does it is called (stages.py). Memory is the resident memory of the process,
-read every 20 ms: that of the stage, and what the stages before it still hold. The page is
+read every 20 ms: the stage's, and what the stages before it still hold. The page is
 docs/benchmarks/end-to-end.md, from benchmarks/results/end_to_end.json.
 """
 

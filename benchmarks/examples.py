@@ -5,7 +5,7 @@
     python benchmarks/examples.py --only                          # the figure, from what was measured before
     python benchmarks/examples.py --page
 
-Results go to benchmarks/results/examples.json, and the reliability figure to docs/pictures; those of other
+Results go to benchmarks/results/examples.json, and the reliability figure to docs/pictures; results of other
 parts stay. A run has all files of a set, at most 20,000 events, K = 64, 400 and 200 sweeps, seed 1, and is
 kept in the folder of `--runs`. It sees no label. The gvhd sets are two halves of one sample. Peers are
 classes of scikit-learn with their defaults (forest: 300 trees, neighbours: 15), trained on the standardised
@@ -18,7 +18,7 @@ Means over the files trained on (`TRAINED`).
 
 **missing**: labels of types only; up to three types, one at a time, have no label, and their events are not
 in the training of any peer. `caught` is the share of their events in the other files that become unknown,
-`lost` that of other gated events. For the peers, an event is unknown where no probability reaches 0.7.
+`lost` the share of other gated events. For the peers, an event is unknown where no probability reaches 0.7.
 
 Sets are in ../shared, which is not part of this project.
 """

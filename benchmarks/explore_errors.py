@@ -68,7 +68,7 @@ def quantiles(difference: Array) -> list[float]:
 
 
 def sample(n_events: int) -> tuple[Floats, Array]:
-    """Return events on the standardised scale, and 1 for those of the rare population, otherwise 0.
+    """Return events on the standardised scale, and 1 for events of the rare population, otherwise 0.
 
     The rare population differs from another one in two channels.
     """

@@ -6,9 +6,9 @@ The events are Gaussian in 20 channels. A screen adds 20 judgements to n - 20 ea
 next 20 events. Learning of the covariance is not part of it. "all rows" computes the posterior from n
 judgements at once, as after learning. The contender computes the same mean and variance of all events in
 float64 by cdist, exp and matrix products, in blocks of 10,000 events, and BLAS with the same threads; its
-"new rows" are only those of the 20 new judgements, as in dpmix. Each job has wall seconds, and processor
-seconds of all threads: the shortest of three, and of the contender those of one call. Takes a minute of two
-cores; `--quick` takes seconds.
+"new rows" are only the rows of the 20 new judgements, as in dpmix. Each job has wall seconds, and processor
+seconds of all threads: the shortest of three, and for the contender one call. Takes a minute of two cores;
+`--quick` takes seconds.
 """
 
 from __future__ import annotations

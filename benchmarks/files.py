@@ -3,7 +3,7 @@
     python benchmarks/files.py            # about 10 minutes
     python benchmarks/files.py --quick    # three written files, to build/: a check of the script
 
-The commands are those of a user:
+The commands are what a user runs:
 
     dpmix info FILE
     dpmix init FILE --output run.yaml --all

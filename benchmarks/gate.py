@@ -2,8 +2,8 @@
 
     python benchmarks/gate.py [FOLDER]      # keeps events and run there, and takes them from there
 
-The run that is gated is short, as only the number of its draws matters here. Time and peak memory are those
-of the command ``dpmix gate`` as a process, with reading, tables, figures and report.
+The run that is gated is short, as only the number of its draws matters here. Time and peak memory are
+measured for the command ``dpmix gate`` as a process, with reading, tables, figures and report.
 """
 
 from __future__ import annotations

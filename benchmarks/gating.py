@@ -11,12 +11,12 @@ every figure with its date and versions. dpmix's runs stay in the folder of --ru
 measured again: an interrupted call continues, and several calls may fill the folder. Results of calls with
 --samples or --set are trials: they go to build/benchmarks, next to the peers' results on all samples.
 
-The sets and the scores are those of ../shared/tools (labelled.py, gating_score.py), which are not part of
-this project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016, Cytometry A
-89:1084), the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand
-index, of the gated events, sample by sample and averaged over the samples of a set, then over seeds. All
-tools have the same standardised events of one sample at a time. Some of the peers get the number of gates as
-input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
+The sets and the scores come from ../shared/tools (labelled.py, gating_score.py), which are not part of this
+project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016, Cytometry A 89:1084),
+the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand index, of the
+gated events, sample by sample and averaged over the samples of a set, then over seeds. All tools have the
+same standardised events of one sample at a time. Some of the peers get the number of gates as input; dpmix
+does not, has one config for all, its defaults, and is run by its commands, as a user would.
 
 Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
 adjusted Rand index of the gatings of all events of a sample by two seeds and the number of populations.

@@ -4,7 +4,7 @@
     python benchmarks/gpu_cards.py --registers     registers by architecture too; needs nvcc
     python benchmarks/gpu_cards.py --check         exit code 1 if a card's times differ from the results
 
-The times are those of D = 14 channels, K = 256 components and the sample `mix`.
+The times are for D = 14 channels, K = 256 components and the sample `mix`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Shape(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Operations of a launch, in the units of UNITS; loads are those of warps."""
+    """Operations of a launch, in the units of UNITS; loads are counted by warp."""
 
     float32: float
     exponential: float

@@ -7,9 +7,9 @@ E step, divides components in pairs and computes memberships. Each launch is tim
 nothing else runs on the device; a short kernel before it hides the time that the host takes to launch. The
 milliseconds of a kernel are the sum over the launches of a pass, and the median over passes. copy_rows,
 which only the hierarchical model needs, is timed in draws of 10 samples. The kernels of the paper, which
-the engine does not use, are timed on one chunk, those of Vecchia's likelihood on N points with D neighbours,
-those of local Gaussian processes at as many times as a chunk has events, with designs of D points, and
-those of `dpmix explore` with K judgements, of which a screen of 20 is new.
+the engine does not use, are timed on one chunk, kernels of Vecchia's likelihood on N points with D
+neighbours, kernels of local Gaussian processes at as many times as a chunk has events, with designs of D
+points, and kernels of `dpmix explore` with K judgements, of which a screen of 20 is new.
 """
 
 from __future__ import annotations

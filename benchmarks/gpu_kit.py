@@ -139,7 +139,7 @@ def rehearse(python: str, folder: Path) -> None:
     """Run all stages on an emulated device, by a Python that has what the machine has."""
     machine, emulated = ROOT / "build" / "gpu-kit-machine", ROOT / "build" / "cuda_on_cpu"
     if not (machine / "complete").exists():
-        run("an environment like that of the machine", python, "-m", "venv", "--clear", machine)
+        run("an environment like the machine's", python, "-m", "venv", "--clear", machine)
         install = [
             machine / "bin" / "python",
             "-m",

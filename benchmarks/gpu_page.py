@@ -159,7 +159,7 @@ def counters(record: Record) -> str:
 
 
 def limiting_unit(record: Record, row: Record) -> str:
-    """Return the busiest unit by hardware counters; without them that of the model."""
+    """Return the busiest unit by hardware counters; without them by the model."""
     for launch in results(record, "counters").get("launches", []):
         same = all(launch[key] == row[key] for key in ("kernel", "kind", "n_channels"))
         if same and launch["limiter"]:

@@ -26,7 +26,7 @@ from dpmix.model.streams import Key
 SIZE = 70_000, 14, 256
 TINY = 700, 2, 8
 LABELS = 1e-4  # of the events may have another label
-SUMS = 1e-3  # relative difference of sums, more than that of a few labels
+SUMS = 1e-3  # relative difference of sums, more than a few labels make
 MEMBERSHIPS = 1e-4
 
 
@@ -66,7 +66,7 @@ def main() -> None:
         cpu.close()
         cuda.close()
     if wrong:
-        sys.exit(f"differ from those of the CPU engine: {', '.join(wrong)}")
+        sys.exit(f"different results from the CPU engine: {', '.join(wrong)}")
 
 
 def relative(want: np.ndarray, got: np.ndarray) -> float:

@@ -81,7 +81,7 @@ def sample_of(kind: str, n: int, number: int) -> Sample:
 
 
 def rare_sample(number: int) -> Sample:
-    """Simulate three large skewed populations and those of `RARE`, at least 6 deviations apart."""
+    """Simulate three large skewed populations and the populations of `RARE`, at least 6 deviations apart."""
     random = np.random.default_rng(zlib.crc32(f"rare-{number}".encode()))
     shares = np.array([*MAIN, *RARE])
     shares[0] += 1.0 - shares.sum()

@@ -1,7 +1,7 @@
 """Simulate mass cytometry: ion counts with many zeros, and populations that differ in few channels.
 
-The steps are those of the instrument. A cell has an expected count in each channel: none, dim or bright, by
-its population, times a gamma variate (expression within a population is skewed) and the size of the cell.
+The steps follow the instrument. A cell has an expected count in each channel: none, dim or bright, by its
+population, times a gamma variate (expression within a population is skewed) and the size of the cell.
 The instrument counts ions (Poisson), its conversion adds normal noise, and negative values are stored as
 zero: half of the events of a negative channel. Channels are on the scale arcsinh(x / 5).
 """

@@ -3,7 +3,7 @@
 The cases are made by the code below and nothing else: `cases()` gives them one after another, each from a
 seed of its own, so that the same name is always the same data. They are single populations of shapes that no
 normal fits, which a rule should leave whole; and mixtures of populations nested, rare, overlapping, many,
-on a continuum, and like those of a cytometer, which it should tell apart; among them simulated mass cytometry
+on a continuum, and like a cytometer's, which it should tell apart; among them simulated mass cytometry
 (mass_cytometry.py).
 """
 

@@ -65,7 +65,7 @@ def change_points(values: Array, penalty: float) -> list[int]:
 
 
 def bic(n_events: int) -> float:
-    """Return a penalty like that of BIC, for the place, mean and variance of a stretch."""
+    """Return a penalty like BIC's, for the place, mean and variance of a stretch."""
     return 3.0 * float(np.log(n_events / BIN))
 
 

@@ -4,7 +4,7 @@
     python benchmarks/resolution.py --label before --program build/before/dpmix
     python benchmarks/resolution.py --only sets --set data.resolution=0 --label points
 
-Results go to benchmarks/results/resolution.json under their label; those of other labels and parts stay.
+Results go to benchmarks/results/resolution.json under their label; results of other labels and parts stay.
 `--program` is the command of another version, for "before". Every run has the default config, seed 1, and
 what `--set` says. Parts:
 

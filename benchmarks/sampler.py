@@ -6,7 +6,7 @@ The limits of the draws, whatever hyperparameters are learned, are 1 ms a sweep 
 0.25 ms at K = 64, D = 8, because a sweep on a GPU waits for this part. They apply to minima, because other
 work on the machine only adds time. Whole sweeps of the CPU engine at few events show what this is worth
 there. Prints minima, and writes them with the medians to benchmarks/results/sampler.json; sampler_before.json
-has those of draws by NumPy and LAPACK. Takes two minutes.
+has the times of draws by NumPy and LAPACK. Takes two minutes.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python benchmarks/simulated.py OTHER --cases 'mass-*' --set model.coarseness=null
 
 Runs are kept in CACHE and gated as `dpmix gate` does by default; what is there is not measured again. After a
-change of the code, use another CACHE. Scores are those of gating.py; for a single population, F1 is the share
-of its largest part. A population that is at least half noise (label 0) is not counted. Where the populations
-are normals, the number is given that the rule of dpmix finds in their true density. Calls with --cases,
---most or --set are trials: their results go to build/benchmarks.
+change of the code, use another CACHE. Scores are as in gating.py; for a single population, F1 is the share of
+its largest part. A population that is at least half noise (label 0) is not counted. Where the populations are
+normals, the number is given that the rule of dpmix finds in their true density. Calls with --cases, --most or
+--set are trials: their results go to build/benchmarks.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def separated(weights: Array, means: Array, sds: Array) -> int:
 
 
 def right_shares(results: dict[str, dict[str, Any]]) -> tuple[float, float]:
-    """Return the share of gatings with the true number, and with that of the rule in the true density."""
+    """Return the share of gatings with the true number, and with the rule's number in the true density."""
     by_rule = [
         float(np.mean([number == row.get("by rule", row["true"]) for number in row["found"]]))
         for row in results.values()

@@ -3,7 +3,7 @@
     python benchmarks/validation.py controls    # some 5 minutes; a table in docs/explanation/validation.md
     python benchmarks/validation.py sbc         # some 10 minutes; exits with 1 if the ranks are not uniform
 
-The tests are those of tests/: short_tests.py at the size at which they are run on the wrong samplers of
+The tests come from tests/: short_tests.py at the size at which they are run on the wrong samplers of
 wrong_samplers.py, and `comparisons.calibration`.
 """
 

@@ -22,7 +22,7 @@ N_SUMS = 4 + 12 + 6
 
 
 def sums_of(out: Array) -> Array:
-    """Return the sums in the order of this module from those of `dpmix.kernels._cpu.vecchia` [7, 4]."""
+    """Return the sums in the order of this module from the sums by `dpmix.kernels._cpu.vecchia` [7, 4]."""
     return np.concatenate((out[:4, 0], out[:4, 1:].ravel(), out[4:, :3][np.tril_indices(3)]))
 
 

@@ -114,8 +114,8 @@ class Page:
         self.until(done)
 
     def counted(self) -> None:
-        """Wait until the proportions are those of `dpmix gate`."""
-        done = "Proportions and intervals are those of dpmix gate"
+        """Wait until the proportions are the same as in `dpmix gate`."""
+        done = "Proportions and intervals match dpmix gate"
         self.until(lambda: self.find("#counted").text.startswith(done))
 
     def population(self, markers: str) -> WebElement:

@@ -43,7 +43,8 @@ REPLACEMENTS = {
     r"as of (?=`)": "as in (a function)",
 }
 IN_PAGES = {r"(is|are|was|were|be|equals?) (that|those) of": "comes from, belongs to; or repeat the noun"}
-IN_USER_PAGES = {r"(that|those) of": "comes from, belongs to; or repeat the noun"}
+IN_USER_PAGES = {r"(that|those) of": "comes from, belongs to; or repeat the noun"}  # and in `CODE`
+CODE = {".py", ".pyi", ".cpp", ".hpp", ".h", ".html"}  # not CUDA: benchmarks record the hashes of its files
 USER_PAGES = {"how-to", "explanation", "reference", "README.md", "tutorial.md", "coming-from.md"}
 SPACE = r"\s+(?:[#*/>|]+\s+)?"  # also over the end of a line, with the mark of a comment on the next one
 
@@ -80,7 +81,7 @@ def problems(path: Path) -> list[str]:
     """One line for each match in a file, in the order of the file."""
     text = path.read_text(encoding="utf-8")
     words = PAGE_WORDS if path.suffix == ".md" else WORDS
-    if path.suffix == ".md" and USER_PAGES & set(path.parts):
+    if path.suffix in CODE or (path.suffix == ".md" and USER_PAGES & set(path.parts)):
         words = USER_WORDS
     matches = [(match, write) for pattern, write in words.items() for match in pattern.finditer(text)]
     return [

@@ -173,26 +173,26 @@ class Generator:
         self,
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
-        """Write uniform numbers, those of `numpy.random.Generator.random`."""
+        """Write uniform numbers, the same as `numpy.random.Generator.random`."""
 
     def normals(
         self,
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
-        """Write standard normal numbers, those of `numpy.random.Generator.standard_normal`."""
+        """Write standard normal numbers, the same as `numpy.random.Generator.standard_normal`."""
 
     def exponentials(
         self,
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
-        """Write standard exponential numbers, those of `numpy.random.Generator.standard_exponential`."""
+        """Write standard exponential numbers, the same as `numpy.random.Generator.standard_exponential`."""
 
     def integers(
         self,
         high: int,  # from 1 to 2**32 - 1
         out: npt.NDArray[np.int64],  # [n], written
     ) -> None:
-        """Write integers below `high`, those of `numpy.random.Generator.integers`."""
+        """Write integers below `high`, the same as `numpy.random.Generator.integers`."""
 
     def log_betas(
         self,
@@ -208,7 +208,7 @@ class Generator:
         shapes: npt.NDArray[np.float64],  # [n], all at least 1
         out: npt.NDArray[np.float64],  # [n], written
     ) -> None:
-        """Write gamma numbers, those of `numpy.random.Generator.standard_gamma`."""
+        """Write gamma numbers, the same as `numpy.random.Generator.standard_gamma`."""
 
     @property
     def capsule(self) -> object:

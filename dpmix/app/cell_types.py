@@ -3,7 +3,7 @@
 The table is in its file only, run.types.csv next to run.h5, in the form that `dpmix gate --types` reads. The
 memberships of some events in some draws are computed once. Types then follow an edited table within a second,
 by the functions of `dpmix.populations.types.types`, with fewer events and draws and without the errors of
-thresholds: names of events are those of `dpmix gate --types` but for events near a threshold.
+thresholds: names of events equal the names by `dpmix gate --types` but for events near a threshold.
 
 M events, T draws, H components of a draw that have some of them, R rows of the table, C markers in the panel,
 P populations.
@@ -68,7 +68,7 @@ from dpmix.system.console import percent, quoted
 from dpmix.system.files import csv_text, write_text, writing
 from dpmix.system.threads import one_thread
 
-EVENTS = 20_000  # that get a type, evenly spaced over those of the plots
+EVENTS = 20_000  # that get a type, evenly spaced over the events of the plots
 FITTED = 4_000  # of them, from which levels and shares of components are computed
 DRAWS = 5
 LEAST = 1e-3  # components without a membership above it are left out
@@ -84,7 +84,7 @@ class Drawn:
     Attributes
     ----------
     rows : int64 [M]
-        Numbers of the events among those of the plots.
+        Numbers of the events among the events of the plots.
     channels : tuple of str
         All that the files have: of the model, state channels, scatter and viability.
     values : float64 [M, channels]
@@ -92,7 +92,7 @@ class Drawn:
     labels : tuple of int64 [M]
         The most probable of the H components of the events in each of T draws.
     memberships : tuple of float32 [M, H]
-        Of the events in the components of these draws; rows sum to 1.
+        Memberships of the events in the components of these draws; rows sum to 1.
     """
 
     rows: Ints
@@ -283,7 +283,7 @@ def state(
     live : Live
     decisions : Decisions
     path : Path
-        Of the table.
+        File of the table.
     drawn : Drawn
     one : Typed, optional
         None without a table, and where it cannot be used.
@@ -359,7 +359,7 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
 def suggestion(
     drawn: Drawn, one: Typed, population: Ints, chosen: Decided, which: Sequence[int]
 ) -> TypeTable:
-    """Return populations as rows of a table; `population` is that of each event, int64 [M]."""
+    """Return populations as rows of a table; each event has a `population`, int64 [M]."""
     channels = one.numbers[one.columns]
     quartiles = quartiles_of(drawn.values[:, channels], population, len(chosen.names))[:, [*which]]
     numbers = [chosen.labels[p] for p in which]
@@ -381,7 +381,7 @@ def with_population(
     population : int
         From 0, after decisions.
     row : int, optional
-        Of the table, from 0; None: a row of its own.
+        Row of the table, from 0; None: a row of its own.
 
     Raises
     ------

@@ -63,8 +63,8 @@ class Choice:
     settings : Settings
         What `dpmix init` suggests.
     spillover : Spillover or None
-        Matrix that can be edited: that of the first file, else the identity of its channels that are taken.
-        None for data that are not fluorescence.
+        Matrix that can be edited: the matrix of the first file, else the identity of its channels that are
+        used. None for data that are not fluorescence.
     """
 
     sources: tuple[Source, ...]
@@ -182,7 +182,7 @@ def raw_values(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None) -
     data : mapping
         As in `checked`. Its compensation is used.
     matrix : sequence of sequence of float, optional
-        Compensation instead of that of `data`: rows and columns are those of `choice.spillover`.
+        Replaces the compensation of `data`; it has the rows and columns of `choice.spillover`.
     """
     with TemporaryDirectory() as folder:
         compensation = data.get("compensation", "auto")
@@ -224,7 +224,7 @@ def look(choice: Choice, data: Mapping[str, Any], matrix: Matrix | None, name: s
     choice, data, matrix
         As in `raw_values`.
     name : str
-        Of the run, for the file of an edited matrix.
+        Name of the run, for the file of an edited matrix.
     """
     given = checked([], data)
     for channel in [*(given.channels or []), *(key for key in given.transform if key != DEFAULT)]:

@@ -2,7 +2,7 @@
 
 The view of the page takes the weights of the populations in the draws, which are there at once. These
 proportions need a pass over all events in all draws: parts of a second for some ten thousand events, longer
-for more. They have the same bits as those of `dpmix gate`.
+for more. They have the same bits as the proportions by `dpmix gate`.
 
 T draws, S samples, P populations.
 """

@@ -90,7 +90,7 @@ def estimate(
     quick : bool
         Bayesian EM, otherwise MCMC.
     engine : EngineConfig
-        Of the run.
+        Settings of the engine of the run.
 
     Returns
     -------

@@ -158,8 +158,8 @@ class Folder:
 
         `quick` is Bayesian EM, otherwise MCMC. The config is NAME.yaml and the run NAME.h5. The settings of
         the channels are `data`: channels, transform and compensation, as in a config. Without them, the
-        config is that of `dpmix init`. An edited `matrix` is written as NAME.spillover.csv. The settings of
-        the engine (`dpmix.app.engine.KEYS`) are `on`.
+        config is the one that `dpmix init` writes. An edited `matrix` is written as NAME.spillover.csv. The
+        settings of the engine (`dpmix.app.engine.KEYS`) are `on`.
         """
         if not files:
             raise ConfigError(["files: tick at least one"])

@@ -33,7 +33,7 @@ class Incoming:
     Raises
     ------
     ConfigError
-        The name is not that of a file which dpmix reads, or exists already.
+        dpmix reads no file with such a name, or the name exists already.
     DataError
         The folder cannot be written to.
     """
@@ -87,9 +87,7 @@ class Incoming:
                     raise
                 raise self._exists() from None  # Windows refuses the name of a folder with another error
             try:
-                self._temporary.chmod(
-                    S_IMODE(self._path.stat().st_mode)
-                )  # that of a temporary file is private
+                self._temporary.chmod(S_IMODE(self._path.stat().st_mode))  # a temporary file is private
                 os.replace(self._temporary, self._path)
             except OSError:
                 self._path.unlink(missing_ok=True)

@@ -66,7 +66,7 @@ class Judging:
     Attributes
     ----------
     revision : str
-        Of the file, see `revision`.
+        Revision of the file, see `revision`.
     judgements : Judgements
     explorer : Explorer
     """
@@ -244,8 +244,8 @@ def has_wanted(path: Path) -> bool:
 def population(live: Live, decisions: Decisions, judging: Judging) -> dict[str, Any] | None:
     """Return the row of the cells found in the table of populations; None if no judged event is wanted.
 
-    Its number, after those of the mixture, its share of the events and its interval are those of
-    `dpmix gate --judged` (`dpmix.populations.explored`).
+    Number (after the mixture's), share of the events and interval are as in `dpmix gate --judged`
+    (`dpmix.populations.explored`).
     """
     found, events = judging.found, live.task.events
     if found is None:
@@ -296,7 +296,7 @@ def stored(live: Live, run: Path, judging: Judging) -> dict[str, Any]:
 
 
 def state(live: Live, run: Path, judging: Judging, decisions: Decisions, held: HeldDevices) -> dict[str, Any]:
-    """Return the same as `stored`, the numbers to stop by, and the events found among those of the pictures.
+    """Return the same as `stored`, the numbers to stop by, and the events found that the pictures show.
 
     The number of wanted events is counted, and what the next screen needs is learned.
     """

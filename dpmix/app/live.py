@@ -64,15 +64,15 @@ class Live:
     n_draws : int
         Number of draws that was asked for; the run may have fewer.
     votes : list of float64 [K, L] and int64 [K]
-        Of each draw, as in `dpmix.populations.draws.forest.cast_votes`.
+        Votes of each draw, as in `dpmix.populations.draws.forest.cast_votes`.
     rows : int64 [M]
-        Numbers of the events of the densities, among those of the run.
+        Numbers of the events of the densities, among the events of the run.
     values : float32 [M, D]
         These events, transformed scale.
     shares : float32 [M, L]
         Memberships of the events in the modes of the mean density.
     folder : Path
-        That of the page, from which shown commands start.
+        Folder of the page, from which shown commands start.
     notes : tuple of str
         What became of decisions about an earlier state of the run.
     """

@@ -31,7 +31,7 @@ class Points:
     Attributes
     ----------
     rows : int64 [M]
-        Numbers of the events among those of the run.
+        Numbers of the events among the events of the run.
     modes : uint16 [M]
         Mode of the mean density with the largest membership.
     open : int64 [O]

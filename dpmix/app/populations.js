@@ -66,7 +66,7 @@ function showVerdict() {
 function showCounting() {
   const done = state.counted?.revision === state.view.revision;
   byId("count").hidden = done || counting || state.opened.counts;
-  byId("counted").textContent = done ? "Proportions and intervals are those of dpmix gate: the events are counted in each draw."
+  byId("counted").textContent = done ? "Proportions and intervals match dpmix gate: the events are counted in each draw."
     : `Proportions are weights of the populations in the draws; with the default coarseness their intervals are wider than those of dpmix gate.${counting ? " Counting the events …" : ""}`;
 }
 

@@ -91,7 +91,7 @@ def _is_shown(n: int) -> bool:
 def _agreed(values: Array) -> tuple[list[float], float]:
     """Return R-hat of each quantity, 1 for a constant one, and the smallest effective sample size.
 
-    That of a constant quantity is the number of draws, which counts only where all are constant.
+    A constant quantity has the number of draws as its size, which counts only where all are constant.
 
     Parameters
     ----------

@@ -226,7 +226,7 @@ def called(method: Callable[..., Any], given: Any) -> Any:
     Raises
     ------
     ConfigError
-        They are not those of the method; one line per problem.
+        The method has other settings; one line per problem.
     """
     if not isinstance(given, dict):
         raise ConfigError(["need an object with the arguments of the action"])

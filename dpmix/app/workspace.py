@@ -1,4 +1,4 @@
-"""The actions of the page on the runs of its folder, in addition to those of `dpmix.app.folder`.
+"""The actions of the page on the runs of its folder, in addition to the actions in `dpmix.app.folder`.
 
 The decisions and the judgements about a run are in their files only, so a server that ends loses none, and
 two tabs show the same.
@@ -107,7 +107,7 @@ class Workspace(Folder):
     def count(self, run: str, revision: str) -> dict[str, Any] | None:
         """Return the proportions that `dpmix gate` gives after the decisions in the file, by counting events.
 
-        None if the decisions are others than those of the revision, or become others meanwhile.
+        None if the decisions differ from the revision, or change meanwhile.
         """
         path = decisions_path(self.inside(run))
         with self._lock:
@@ -122,7 +122,7 @@ class Workspace(Folder):
     def verdict(self, run: str, revision: str) -> dict[str, Any] | None:
         """Return the verdict of `dpmix gate` after the decisions in the file, which takes seconds.
 
-        None if the decisions are others than those of the revision.
+        None if the decisions differ from the revision.
         """
         with self._lock:
             one = self._live(run)
@@ -160,7 +160,7 @@ class Workspace(Folder):
             return self._state_of_types(run)
 
     def load_types(self, run: str, revision: str, source: str) -> dict[str, Any]:
-        """Take a table as that of the run: a built-in one, or a CSV file of the folder."""
+        """Make a table the table of the run: a built-in one, or a CSV file of the folder."""
         with self._types_lock:
             path = self._current_types(run, revision)
             self.inside(source)
@@ -212,7 +212,7 @@ class Workspace(Folder):
         """Return the next screen of events to judge, with their profiles, and the number of those judged.
 
         `further` goes from 0, more of the same, to 1, look further. `selected` are events to choose among,
-        numbered among those of the plots; without it, events are chosen among all of the run.
+        numbered among the events of the plots; without it, events are chosen among all of the run.
         """
         with self._judging_lock:
             one, own = self._live(run), self._opened_judging(run)
@@ -278,12 +278,12 @@ class Workspace(Folder):
         return self.jobs.start(arguments).state()
 
     def _require_current(self, run: str) -> None:
-        """Raise `ConfigError` if a run has other draws than those of the populations shown, or soon will."""
+        """Raise `ConfigError` if a run has other draws than the populations shown, or soon will."""
         now, shown = open_run(self.inside(run)), self._live(run).task.run
         if now.committed != shown.committed or (not now.complete and self.jobs.running):
             raise ConfigError(
                 [
-                    f"{run}: the populations shown are those of {shown.committed} draws, and it continues "
+                    f"{run}: the populations shown are from {shown.committed} draws, and it continues "
                     "or has ended since; after its end show its populations again, then write"
                 ]
             )
@@ -297,7 +297,7 @@ class Workspace(Folder):
         return self._gated[1]
 
     def _opened_points(self, run: str) -> tuple[Live, Points]:
-        """Return an open run and the events that are drawn as points; those of another run are discarded."""
+        """Return an open run and the events that are drawn as points; discard the points of another run."""
         with self._points_lock:
             one = self._live(run)
             if self._points is None or self._points[0] is not one:
@@ -324,7 +324,7 @@ class Workspace(Folder):
         return path
 
     def _opened_drawn(self, run: str) -> tuple[Live, Drawn]:
-        """Return an open run and what types need of it; that of another run is discarded."""
+        """Return an open run and what types need of it; discard what they needed of another run."""
         one = self._live(run)
         if self._drawn is None or self._drawn[0] is not one:
             self._drawn = None

@@ -30,7 +30,7 @@ NOT_KNOWN = ("", "na", "n/a", "#n/a", "nan")
 """Cells that are missing, in small letters, as R and spreadsheets write them."""
 MISSING = (*NOT_KNOWN, "inf", "-inf")  # of a column of numbers: not numbers
 MOST_LEVELS = 6  # of a column of integers that is a factor unless asked
-RANGE = (0.1, 0.9)  # quantiles of a column of numbers: its effect is that of the difference between them
+RANGE = (0.1, 0.9)  # quantiles of a column of numbers: its effect is for the difference between them
 NUMERIC = re.compile(r"\bnumeric\(\s*([A-Za-z_]\w*)\s*\)")
 CALL = re.compile(r"([A-Za-z_][\w.]*)\(([^()]*)\)")
 WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
@@ -100,14 +100,15 @@ def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
     Parameters
     ----------
     path : Path
-        A CSV file with a column `sample` (or `file`, whose names without folder are those of the samples).
+        A CSV file with a column `sample` (or `file`, which has the names of the samples after folders are
+        removed).
     samples : S str
         Names of the samples of the gating.
 
     Raises
     ------
     ConfigError
-        The table cannot be read, or its samples are not those of the gating.
+        The table cannot be read, or its samples differ from the samples of the gating.
     """
     with_names = _has_column(path, NAME)
     head, rows = read_table("--design", path, NAME if with_names else FILE, NEED)

@@ -79,7 +79,7 @@ class Effects:
 
     @cached_property
     def tails(self) -> Array:
-        """Two-sided tail probability, float64 [Q]: that of no effect beyond `least` of the sign, times two.
+        """Two-sided tail probability, float64 [Q]: twice the chance of no effect beyond `least` of the sign.
 
         The prior of the effects is flat, so that it has the distribution of a p-value, as in the test of
         McCarthy and Smyth (2009, Bioinformatics 25:765) of an effect of at least a given size.

@@ -40,7 +40,7 @@ CHOICES = (0, 2)  # rounds that choose the candidates for outliers
 ENOUGH = 30.0  # effective points of an integral
 FORGOTTEN = 1e-8  # weight of the points that are not kept
 FARTHEST = 7.0  # scales are between exp(-7) and exp(7) standard deviations of a response
-TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width by that of the posterior
+TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width relative to the posterior
 Bools = npt.NDArray[np.bool_]
 CHUNK = 2_000_000  # numbers in a temporary array
 
@@ -79,7 +79,7 @@ class RegressionFit:
     ----------
     weights : float64 [Q, T]
     means : float64 [Q, T, 1 + C]
-        Of alpha and beta.
+        Means of alpha and beta.
     covariances : float64 [Q, T, 1 + C, 1 + C]
     scales : float64 [Q, T, 1 + terms + G]
         log sigma, log omega of each term, and gamma.
@@ -105,7 +105,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     values : float64 [S, Q]
         NaN where unknown.
     variances : float64 [S, Q]
-        Of the measurements.
+        Variances of the measurements.
     predictors : Predictors
     """
     y, v = values.T, np.nan_to_num(variances).T

@@ -51,10 +51,10 @@ class Study:
 def count_responses(counts: Ints | Array) -> tuple[Array, Array]:
     """Return logarithms of counts [S, P], relative to their mean in the sample, and their variances [S, P].
 
-    The mean over the populations gives more weight to those whose logarithm is better known. The variance
-    is that of a Poisson count, and that over the draws. What all samples of a draw have in common, for
-    example a border between two populations that lies elsewhere, does not change differences between samples.
-    It is removed before the variances are computed.
+    The mean over the populations gives more weight to those whose logarithm is better known. The variance has
+    two parts: the variance of a Poisson count, and the variance over the draws. What all samples of a draw
+    have in common, for example a border between two populations that lies elsewhere, does not change
+    differences between samples. It is removed before the variances are computed.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ def drift(
         Where the signals are fitted. ``auto`` takes CUDA if it is available, otherwise the CPU. The fits
         are the same within rounding.
     precision : "single" or "double"
-        Of the fits: float32, with CUDA only, or float64. Local predictions are float64.
+        Precision of the fits: float32, with CUDA only, or float64. Local predictions are float64.
     threads : int, optional
         Default: all cores. The results are the same bits for any number.
     overwrite : bool

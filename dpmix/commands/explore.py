@@ -200,7 +200,7 @@ def _profiles(task: Task, populations: Populations, rows: Ints) -> tuple[tuple[s
     population : int64 [M]
         Most probable one in the reference draw.
     everywhere, inside : float64 [M, D]
-        Percentile of each channel among all events, and among those of the event's population; NaN for a
+        Percentile of each channel among all events, and among the events of its population; NaN for a
         population with fewer than `LEAST` events in the sample.
     """
     values, random = task.events.values, np.random.default_rng(task.config.seed)

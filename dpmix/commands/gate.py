@@ -207,8 +207,8 @@ def predict(
     In a hierarchical run each file gets its own weights and shift (`dpmix.populations.draws.new_samples`);
     with shifts, shifts.csv has the files' shifts. Parameters, return value and errors are as in `gate`. The
     attribute `fit` of the result says whether the files fit the run. With state channels, populations.csv and
-    samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types are
-    those of the new events.
+    samples.nc have their medians, and `dpmix associate` compares the new files. Thresholds of cell types come
+    from the new events.
     """
     _require_lists(data=data, formats=formats, engine=engine)
     if not data:

@@ -29,7 +29,7 @@ SCALARS = {
 class Loader(yaml.SafeLoader):
     """Read YAML with the scalars above; duplicate keys are errors."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (name and type are those of PyYAML)
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML prescribes name and type)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

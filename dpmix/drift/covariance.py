@@ -33,7 +33,7 @@ class Covariance:
     correlation : {"matern12", "matern32", "matern52", "squared"}
         rho: Matern of smoothness 1/2, 3/2 or 5/2, or squared exponential.
     variance : float
-        Of the signal, in squared units of the values.
+        Variance of the signal, in squared units of the values.
     range : float
         In units of time.
     nugget : float

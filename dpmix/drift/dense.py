@@ -1,7 +1,7 @@
 """Gaussian processes of time by dense matrices: for the squared exponential, which is no Markov process.
 
 They take n^2 numbers and n^3 / 3 multiply-adds, so they are for some thousand times. Functions and arguments
-are those of `dpmix.drift.markov`.
+are as in `dpmix.drift.markov`.
 """
 
 from __future__ import annotations

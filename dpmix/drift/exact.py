@@ -1,6 +1,6 @@
 """Gaussian processes of time exactly: as Markov processes where they are, else by dense matrices.
 
-Arguments and results are those of `dpmix.drift.markov`.
+Arguments and results are as in `dpmix.drift.markov`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class SignalPrior:
         Parameters
         ----------
         duration : float
-            Of the recording, in units of time.
+            Duration of the recording, in units of time.
         error : float
             Typical standard error of a point.
         """
@@ -83,7 +83,7 @@ class SignalFit:
     log_posterior : float
         Log likelihood plus log prior (without its constant), nats.
     steps : int
-        Of Fisher scoring.
+        Steps of Fisher scoring.
     converged : bool
     """
 
@@ -112,7 +112,7 @@ def fit(
     """Fit a covariance by Fisher scoring, from two starts, and return the better fit.
 
     One start is the centre of the prior, the other a fast signal with the variance of the values: from the
-    first alone, a fast signal may end as noise. Threads and device are those of `likelihood`.
+    first alone, a fast signal may end as noise. Threads and device are as in `likelihood`.
 
     Raises
     ------
@@ -144,15 +144,16 @@ def fit_blocks(
 
     More than `COARSEST` blocks are fitted as this many averages, as four times as many, and so on up to the
     blocks themselves. The fit with the highest posterior density of all blocks is returned, with the exact
-    likelihood (`dpmix.drift.markov`). A point of Vecchia's likelihood has 30 neighbours, so that of a slow
-    signal in many noisy blocks knows less than that of averages, and averages do not show a fast signal.
+    likelihood (`dpmix.drift.markov`). A point of Vecchia's likelihood has 30 neighbours, so for a slow signal
+    in many noisy blocks it has less information than the likelihood of averages, and averages do not show a
+    fast signal.
 
     Parameters
     ----------
     times, values, errors : float64 [B]
         Ascending times, values and their known standard errors.
     prior : SignalPrior
-        Of blocks.
+        Prior of blocks.
     correlation, threads, device
         As in `fit`.
     """
@@ -168,7 +169,7 @@ def fit_blocks(
         shown, means, squares = (average(column, starts) for column in (times, values, errors**2))
         points = make_points(shown, means, np.sqrt(squares / sizes))
         one = fit(points, prior.of_averages(sizes[0]), correlation, threads, device)
-        # The nugget of an average is that of a block over their number, as independent errors.
+        # The nugget of an average is the nugget of a block over their number, as independent errors.
         nugget = float(one.covariance.nugget * sizes[0])
         own = replace(one.covariance, nugget=nugget)
         found.append(_with_all_blocks(replace(one, covariance=own), times, values, errors, prior))

@@ -41,7 +41,7 @@ class Judgement:
     ----------
     name : str
     times, values : float64 [B]
-        Of the blocks.
+        Times and values of the blocks.
     mean, sd : float64 [B]
         Posterior of the signal at the blocks.
     changes : tuple of int
@@ -162,7 +162,8 @@ def _signal(
 ) -> tuple[Array, Array, float]:
     """Return mean and standard deviation [B] of the signal at the blocks, and the covariance of its ends.
 
-    The ends are the blocks with the highest and the lowest mean. Those of two stretches are independent.
+    The ends are the blocks with the highest and the lowest mean. The signals of two stretches are
+    independent.
     """
     rise_sd = RISE * fitted.covariance.variance**0.5
     slope_sd = rise_sd / max(float(times[-1] - times[0]), 1e-300)

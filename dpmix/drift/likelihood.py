@@ -2,8 +2,7 @@
 
 Each point is given its m nearest predecessors in an ordering (Vecchia 1988, J. R. Stat. Soc. B 50:297). The
 ordering is from coarse to fine, so that a point has near and far neighbours (Guinness 2018, Technometrics
-60:415). The derivatives are those of Guinness (2021, Stat. Comput. 31:25). The cost is O(n m^3), and linear
-in n.
+60:415). The derivatives are from Guinness (2021, Stat. Comput. 31:25). The cost is O(n m^3), and linear in n.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def likelihood(
     points : Points
     covariance : Covariance
     threads : int
-        Of the CPU.
+        Threads of the CPU.
     device : Device, optional
         Compute on this device, with the result of the CPU within rounding. Default: the CPU.
 

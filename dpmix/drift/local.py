@@ -3,7 +3,7 @@
 Each time of prediction has a design: a few points, chosen by the reduction of the predictive variance (ALC
 of Gramacy and Apley 2015, J. Comput. Graph. Stat. 24:561), and its own variance and range. These maximise
 the likelihood of the design times a normal prior, whose centre is the stationary fit. So a steady recording,
-whose fitted variance is near 0, stays steady. Mean and linear trend are those of the whole stretch: a mean
+whose fitted variance is near 0, stays steady. Mean and linear trend are fitted to the whole stretch: a mean
 for each design would follow the noise.
 
 P times of prediction, k points of a design.
@@ -33,7 +33,7 @@ MAX_DESIGN: int = _cpu.MAX_DESIGN
 MAX_CANDIDATES: int = _cpu.MAX_CANDIDATES
 
 MOST_BLOCKS = 1_024
-"""More blocks of a stretch are averaged in groups: a design has 50 of the 256 nearest points, and those of
+"""More blocks of a stretch are averaged in groups: a design has 50 of the 256 nearest points, and 50
 small blocks would be too near and too noisy to show a slow signal."""
 
 BlockPosterior = tuple[Array, Array, Callable[[int, int], float]]
@@ -72,7 +72,7 @@ class LocalPosterior:
     designs : int32 [P, k]
         Points, ascending.
     weights : float64 [P, k]
-        Of the values of the design, less the trend, in the mean.
+        Weights of the values of the design, less the trend, in the mean.
     variances, ranges : float64 [P]
         Local parameters.
     rest : float64 [P, 2]
@@ -97,15 +97,16 @@ class LocalPosterior:
         """Return the posterior covariance of the signal at two of the times.
 
         The error of a prediction has two parts, which are taken as independent. The error of mean and trend
-        is shared by all times. The error of the local process is that of f - w' (f_D + e_D), with weights w
-        and design D. The errors e of the points that two designs share are the same. The processes at two
-        times have different parameters (s, r) and (s', r'), so their joint covariance is an assumption, that
-        of Paciorek and Schervish (2006, Environmetrics 17:483):
+        is shared by all times. The error of the local process is the error of f - w' (f_D + e_D), with
+        weights w and design D. The errors e of the points that two designs share are the same. The processes
+        at two times have different parameters (s, r) and (s', r'), so their joint covariance is an assumption
+        (Paciorek and Schervish 2006, Environmetrics 17:483):
 
             s s' sqrt(r r' / q) rho(distance / sqrt(q)), with q = (r^2 + r'^2) / 2
 
-        It is positive definite, and that of one process where the parameters are equal: with all points in
-        each design and the parameters of the stationary fit, the result is that of `posterior`.
+        It is positive definite, and the covariance of one process where the parameters are equal: with all
+        points in each design and the parameters of the stationary fit, the result equals the result of
+        `posterior`.
         """
         if i == j:
             return float(self.sd[i] ** 2)
@@ -155,23 +156,23 @@ def local_posterior(
     """Return the posterior of the signal at given times, the same bits for any number of threads.
 
     Given the local parameters and the design, mean and variance are exact for a known mean and trend. Their
-    uncertainty, which is that of the stationary fit, is added once, by `Trend`. The uncertainty of the local
+    uncertainty, which comes from the stationary fit, is added once, by `Trend`. The uncertainty of the local
     parameters is not included.
 
     Parameters
     ----------
     points : Points
     fit : SignalFit
-        Stationary. Its nugget is also that of all designs.
+        Stationary. All designs have its nugget.
     times : float64 [P]
     slope_sd : float
         See `dpmix.drift.posterior`.
     size : int
         k, from 1 to `MAX_DESIGN`; at most the number of points.
     sds : tuple of float
-        Standard deviations of the priors of local log variance and log range about those of the fit.
+        Standard deviations of the priors of local log variance and log range about the values of the fit.
     threads : int
-        Of the CPU.
+        Threads of the CPU.
     device : Device, optional
         Predict on this device, with the result of the CPU within rounding. Default: the CPU.
 
@@ -216,8 +217,8 @@ def local_blocks(
 ) -> BlockPosterior:
     """Return the posterior of the signal at the blocks of a stretch.
 
-    With more than `MOST_BLOCKS` blocks, it is that of averages of blocks, at their times; between these, mean
-    and standard deviation are interpolated.
+    With more than `MOST_BLOCKS` blocks, it is the posterior given averages of blocks, at their times; between
+    these, mean and standard deviation are interpolated.
 
     Parameters
     ----------

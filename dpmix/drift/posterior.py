@@ -28,7 +28,7 @@ class SignalPosterior:
     fit : SignalFit
     times : float64 [k]
     trend_cov : float64 [2, 2]
-        SignalPosterior covariance of mean and slope; that of the slope is in units of its prior.
+        Posterior covariance of mean and slope, the slope in units of its prior.
     rest : float64 [k, 2]
         Derivatives of the mean of the signal with respect to these.
     """

@@ -69,7 +69,8 @@ def noise_sd(values: Array, errors: Array) -> float:
     """
     if len(values) < 3:
         return float(np.median(errors))
-    # Second differences do not see a straight drift; their variance is 1 + 4 + 1 times that of a value.
+    # Second differences do not see a straight drift; their variance is 1 + 4 + 1 times the variance of a
+    # value.
     second = np.abs(np.diff(values, 2)) / np.sqrt(6.0)
     cut = 10.0 * max(1.4826 * np.median(second), np.median(errors))
     return float(max(np.median(errors), np.sqrt((np.minimum(second, cut) ** 2).mean())))

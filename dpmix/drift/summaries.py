@@ -61,8 +61,8 @@ def summarise(values: Floats | Array, times: Array, starts: Ints) -> Blocks:
 
     The standard error of the median of n events is half the distance between its order statistics n / 2 -
     sqrt(n) / 2 and n / 2 + sqrt(n) / 2, which needs no distribution (David and Nagaraja 2003, Order
-    Statistics, 7.1). All blocks of a channel share the mean of theirs: that of one block is known to a
-    third only.
+    Statistics, 7.1). All blocks of a channel share the mean of their errors: the error of one block is known
+    to a third only.
 
     Parameters
     ----------

@@ -41,9 +41,9 @@ def check_options(n_events: int, weight_floor: float, chunks_in_flight: int | No
 
 
 def check_weights(weights: SampleWeights | None, n_events: int) -> None:
-    """Raise ValueError if weights are not those of this many events."""
+    """Raise ValueError if weights are for another number of events."""
     if weights is not None and weights.n_events != n_events:
-        raise ValueError(f"weights: got those of {weights.n_events} events, need {n_events}")
+        raise ValueError(f"weights: got weights of {weights.n_events} events, need {n_events}")
 
 
 def checked_parameters(mixture: Mixture, n_channels: int) -> tuple[Array, Array, Array]:

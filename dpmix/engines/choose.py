@@ -133,8 +133,8 @@ def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, obje
     before, after = (str(info.get("engine", info["backend"])) for info in (began, now))
     if before != after:
         log.warning(
-            "engine: %s, but the run started on %s: its draws are as good, but not bit for bit those of an "
-            "uninterrupted run, because a label may differ if its uniform lies within rounding of a step",
+            "engine: %s, but the run started on %s: its draws are as good, but not bit for bit the same "
+            "as in an uninterrupted run: a label may differ if its uniform lies within rounding of a step",
             after,
             before,
         )
@@ -142,14 +142,14 @@ def warn_of_other_arithmetic(began: Mapping[str, object], now: Mapping[str, obje
     if len(sets) == 2 and len({name == UNFUSED for name in sets}) == 2:
         log.warning(
             "engine: the instructions %s round differently from %s, on which the run started: its draws are "
-            "as good, but not bit for bit those of an uninterrupted run",
+            "as good, but not bit for bit the same as in an uninterrupted run",
             sets[1],
             sets[0],
         )
     if "parameters" in now and began.get("parameters") != now["parameters"]:
         log.warning(
             "the run started with a version of dpmix that rounds parameters differently: its draws "
-            "are as good, but not bit for bit those of an uninterrupted run"
+            "are as good, but not bit for bit the same as in an uninterrupted run"
         )
 
 

@@ -2,7 +2,7 @@
 
 Every sample has its own grid of chunks, and the parts of a sample are events of CPU engines with one thread
 each, which work side by side. A part evaluates the mixture with the weights of its sample and with the means
-moved by its shift. So kernels, pruning and random numbers are those of `dpmix.engines.cpu`, and there is no
+moved by its shift. So kernels, pruning and random numbers are as in `dpmix.engines.cpu`, and there is no
 array of events x samples. Results do not depend on threads or on the division of samples into parts: sums are
 added without regard to order (dpmix.engines.cohort_sums). An engine may hold a range of the events of a run,
 cut at edges of chunks (`dpmix.engines.chunk_grid.chunk_edges`).
@@ -274,7 +274,7 @@ def native_mixtures(mixture: Mixture, n_channels: int) -> list[NativeMixture]:
 def of_sample(mixture: Mixture, sample: int) -> Mixture:
     """Return the mixture of one sample: its weights, and the means moved by its shift.
 
-    A mixture of other components than those of the samples' weights (of pairs) keeps its own weights.
+    A mixture whose components have no weights by sample (of pairs) keeps its own weights.
     """
     assert mixture.samples is not None
     weights, shifts = mixture.samples

@@ -67,7 +67,7 @@ class CohortSummingEngine(ABC):
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Divide the events of some components; see `dpmix.engines.base.Engine.divide`.
 
-        The weights of a pair are those of `mixture` in all samples; `mixture.samples` has the shifts.
+        A pair has the weights of `mixture` in all samples; `mixture.samples` has the shifts.
         """
         return division_of(self.divide_sums(split, mixture, key), mixture)
 
@@ -150,7 +150,7 @@ def recentred(stats: Stats, counts: Array, sums: Array, gaps: Array) -> Stats:
     stats : Stats
         The sum of the statistics of the samples, each about its own centres.
     counts, sums : float64 [S, K], [S, K, D]
-        Those of each sample, about its own centres.
+        Counts and sums of each sample, about its own centres.
     gaps : float64 [S, K, D]
         The centres of each sample minus its shift, minus the centres of `stats`.
     """

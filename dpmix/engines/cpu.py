@@ -58,7 +58,7 @@ def scratch_bytes(
 ) -> int:
     """Estimate the working memory of passes, in bytes (kernels/cpu/pass_*.cpp, clearance.cpp).
 
-    Options are those of `CpuEngine`.
+    Options are as in `CpuEngine`.
     """
     chunks: int = -(-n_events // CHUNK)
     moments = 8 * (1 + n_channels * (n_channels + 3) // 2)
@@ -141,7 +141,7 @@ class CpuEngine(SummingEngine):
     `draw_labels` is a function of events, mixture and key. The last bits of the results of `expect_labels`
     depend on the order in which events are added. That is the order of the labels of the previous pass of
     chain 0, so `expect_labels` is a function of events, previous mixture and mixture. After loading the
-    events again, repeat the last E step; the bits are then those of an uninterrupted run.
+    events again, repeat the last E step; the bits are then the same as in an uninterrupted run.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class CpuEngine(SummingEngine):
     ) -> tuple[npt.NDArray[np.float32], Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
-        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         parameters = native_mixture(mixture, self._n_channels)
         numbers = checked_populations(populations, len(mixture.means))

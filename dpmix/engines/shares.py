@@ -58,7 +58,7 @@ def counts(shares: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
 
 class ChunkQueue:
-    """The chunks of one pass that are still to do: each device's own, and those of failed devices.
+    """The chunks of one pass that are still to do: each device's own, and the chunks of failed devices.
 
     Parameters
     ----------

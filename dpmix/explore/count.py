@@ -102,7 +102,7 @@ def find(posterior: EventPosterior, events: Floats, rows: Ints, checks: Bools, s
     checks : bool [n]
         Judged events that were random ones of those found.
     seed : int
-        Of the draws.
+        Seed of the draws.
     """
     threshold = threshold_of(posterior)
     if threshold is None:

@@ -82,7 +82,7 @@ def first_covariance(events: Floats, seed: int, shape: Shape = "gaussian") -> Co
     events : float32 [N, D]
         Standardised scale; N at least 2, not all equal.
     seed : int
-        Of the sample of events.
+        Seed of the sample of events.
     shape : "gaussian" or "laplacian"
     """
     rows = np.random.default_rng(seed).choice(len(events), min(len(events), SAMPLE), replace=False)

@@ -33,7 +33,7 @@ class Exploration:
     sizes : int64 [S]
         Events found in each sample.
     medians : float32 [S + 1, D]
-        Of the events found in each sample and in all, transformed scale; NaN without events.
+        Medians of the events found in each sample and in all, transformed scale; NaN without events.
     values : float32 [F, D]
         The events found, transformed scale.
     """
@@ -136,7 +136,7 @@ def explorer_of(
 
 
 def _continues(judgements: Judgements, known: Explorer) -> bool:
-    """Return whether judgements only add screens to those of an explorer."""
+    """Return whether judgements only add screens to the screens of an explorer."""
     m = len(known.rows)
     same = all(
         np.array_equal(own[:m], before)

@@ -102,7 +102,7 @@ def read_judgements(files: Sequence[str | Path], events: Events) -> Judgements:
         raise ConfigError(
             problems[:10] + [f"--judged: {len(problems) - 10} more problems"][: len(problems) > 10]
         )
-    # By screen, then by event: the bits of the posterior depend on the order, which must not be that of
+    # By screen, then by event: the bits of the posterior depend on the order, which must not follow the
     # files.
     rows = sorted(found, key=lambda row: (found[row][0], row))
     screens, values, checks = zip(*map(found.get, rows), strict=True) if rows else ((), (), ())

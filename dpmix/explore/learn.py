@@ -35,7 +35,7 @@ def can_learn(values: Array) -> bool:
 
 
 def learn(firsts: Sequence[Covariance], points: Array, values: Array) -> Covariance:
-    """Return the covariance with the highest posterior density among those of several shapes.
+    """Return the covariance with the highest posterior density among several shapes.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def spread(
     atoms : sequence of Atom
         The A atoms of the channel.
     key : int
-        Of the noise of the channel in the sample, from 0 to 2^128 - 1.
+        Key of the noise of the channel in the sample, from 0 to 2^128 - 1.
     rows : int64 [M]
         Row of each event in its file.
     """
@@ -207,7 +207,7 @@ def normals(key: int, rows: Ints) -> Array:
 
 
 def _frequent(counts: Ints) -> list[int]:
-    """Return the places of the values whose counts are far above those of their neighbours."""
+    """Return the places of the values whose counts are far above their neighbours' counts."""
     found = []
     for i in map(int, np.flatnonzero(counts >= SHARE * counts.sum())):
         first = max(0, min(i - NEIGHBOURS // 2, len(counts) - NEIGHBOURS - 1))

@@ -209,7 +209,7 @@ def why_left_out(details: Sequence[Channel], kind: str | None) -> list[str]:
     ----------
     details : sequence of Channel
     kind : "fluorescence", "mass" or None
-        Of the instrument.
+        Kind of the instrument.
     """
     reasons = [why_no_marker(channel, kind) for channel in details]
     _spread_stains(details, reasons, kind is not None)
@@ -283,7 +283,7 @@ def why_repeated(
 
 
 def _rank(channel: Channel, own: Measurement) -> tuple[bool, bool, bool, int, bool]:
-    """Return the place of a measurement among those of its detector; the smallest is used."""
+    """Return the place of a measurement among the measurements of its detector; the smallest is used."""
     width = own.quantity == "width"
     return width, not own.compensated, is_coarse(channel), ORDER.index(own.quantity), own.scale == "log"
 

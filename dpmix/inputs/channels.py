@@ -63,7 +63,7 @@ def refuse_twice(
 ) -> None:
     """Raise `ConfigError` if a name is listed twice, or a channel by both of its names; globs may overlap.
 
-    Parameters are those of `match_all`, and the channels that it found.
+    Parameters are as in `match_all`, and the channels that it found.
     """
     counts = Counter(patterns).items()
     problems = [f"{where}: {name} is listed {n} times, need each name once" for name, n in counts if n > 1]
@@ -160,7 +160,7 @@ def numbers_of(first: Source | Panel, k: int, other: Source) -> list[int]:
 
     Channels are compared by marker if it names one channel in each file, else by detector. Where neither
     occurs, a name without a marker is compared with a marker: a table has names of one kind only. At last, a
-    detector named as compensated (FJComp-PE-A) is that of a file whose matrix compensates it (PE-A).
+    detector named as compensated (FJComp-PE-A) is the detector of a file whose matrix compensates it (PE-A).
     """
     wanted, details = first.details[k], other.details
     found = [j for j, c in enumerate(details) if wanted.marker and c.marker == wanted.marker]

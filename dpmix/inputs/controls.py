@@ -1,8 +1,8 @@
 """Controls of channels: files in which a channel has no positive cells (FMO, unstained).
 
 A threshold between - and + is expected at the 99% quantile of the control. It is found at the start of a run,
-on the transformed scale of the run, and recorded in the run file. The files are compensated like those of the
-run. All of their events are used.
+on the transformed scale of the run, and recorded in the run file. The files are compensated like the files of
+the run. All of their events are used.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
     rows : sequence of (int, int)
         Stretches of the file that were read.
     names : sequence of str
-        Of D channels.
+        Names of D channels.
     values : float64 [M, D]
         Their transformed values in these stretches.
     """

@@ -200,7 +200,7 @@ class Events:
 
     @property
     def measured_channels(self) -> tuple[str, ...]:
-        """D + E names of channels: those of the model, then state channels."""
+        """D + E names of channels: the model's, then state channels."""
         return self.channels + (() if self.state is None else self.state.channels)
 
     def measured(self, events: Ints) -> Array:
@@ -219,7 +219,7 @@ class Events:
 
     @property
     def all_channels(self) -> tuple[str, ...]:
-        """`measured_channels`, then those of scatter and viability (`own_quality`)."""
+        """`measured_channels`, then the channels of scatter and viability (`own_quality`)."""
         quality = self.quality
         own = (
             () if quality is None else tuple(quality.measured.channels[k] for k in self.own_quality.tolist())

@@ -136,7 +136,7 @@ def transform_notes(
     Parameters
     ----------
     transforms : sequence of Transform
-        Of the D channels.
+        Transforms of the D channels.
     asked : sequence of TransformConfig
         As the config has them.
     plans : sequence of FilePlan
@@ -179,7 +179,7 @@ def make_transform(asked: TransformConfig, method: str, name: str, kind: Kind, t
     method : str
         The method, resolved where the config has auto.
     name : str
-        Of the channel, for messages.
+        Name of the channel, for messages.
     kind : "fluorescence", "mass" or None
     top : float
         Default of the top of a logicle scale.

@@ -102,8 +102,8 @@ def samples_of(root: Any) -> list[WorkspaceSample]:
 def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) -> WorkspaceSample:
     """Find the sample of a file, by its name or $FIL.
 
-    Of several samples with this name, the one is found whose file shares the most folders with this file
-    from the last one on, or else the one whose keywords are those of the file.
+    Among several samples with this name, find the one whose file shares the most folders with this file,
+    counted from the last, or else the one that has the keywords of the file.
 
     Raises
     ------

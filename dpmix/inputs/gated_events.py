@@ -30,7 +30,8 @@ class GatedEvents:
     samples : list of str
         Names of the files.
     sample, event, population : int [N]
-        Of each event: number of its file in `samples`, its number in the file, and that of its population.
+        For each event: number of its file in `samples`, its number in the file, and the number of its
+        population.
     """
 
     path: Path

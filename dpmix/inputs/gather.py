@@ -30,7 +30,7 @@ class Subset:
     drop_margins : bool
         Drop the margin events of that sample.
     seed : int
-        Of the random sample.
+        Seed of the random sample.
     """
 
     n_events: int

@@ -16,8 +16,8 @@ m, all decades
     4.5, or log10(t / r) where w would be negative: the noise is narrower than the scale resolves.
 
 Instruments without negative values clip noise at their lowest value. There r is 1.96 standard deviations of
-the half-normal whose density continues that of the values next to the limit. Without negative values and
-without such a pile, nothing lies about zero, and w is 0.
+the half-normal whose density continues the density of the values next to the limit. Without negative values
+and without such a pile, nothing lies about zero, and w is 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fit_logicle(
     reach : float
         Largest raw value of the channels of the same kind.
     exact : bool
-        The range is that of the detector: of stored integers. Software that exports other numbers may
+        The range belongs to the detector, as for stored integers. Software that exports other numbers may
         compute a range from the events.
     """
     t, r = top(declared, highest, reach, exact), reference(raw)
@@ -107,7 +107,7 @@ def reference(raw: Array) -> float:
     if above[near // 2] > FALLING * distance and distance > COARSE * step:
         return 0.0  # the density does not fall from the limit on
     # A half-normal with as many events as the pile has the density events / sd sqrt(2 / pi) at the limit; it
-    # is set equal to that of the events next to it.
+    # is set equal to the density of the events next to it.
     sd = math.sqrt(2 / math.pi) * at_limit * distance / (near + 1)
     return float(BEYOND * sd)
 

@@ -106,7 +106,7 @@ class ManualGates:
             found = "is not an FCS file" if header is None else "is not the first data set of its file"
             raise DataError(f"{source.name}: {found}, which {self._where} requires")
         if header.version == "FCS2.0" and header.place_by == "TEXT":
-            found = "the place of its events by HEADER is wrong, and FlowKit takes that of every FCS 2.0 file"
+            found = "the place of its events by HEADER is wrong, and FlowKit uses it in every FCS 2.0 file"
             raise DataError(f"{source.name}: {found}; {AGAIN}")
         self.require(source)
         strategy = self._gates_of(source).strategy
@@ -158,7 +158,7 @@ class ManualGates:
         return found[0], members[found[0]]
 
     def spillover(self, source: Source) -> Spillover | None:
-        """Return the matrix of a sample; None where the file has none, or refers to that of the sample."""
+        """Return the matrix of a sample; None where the file has none, or refers to the sample's own."""
         strategy = self._gates_of(source).strategy
         names = [name for name in strategy.comp_matrices if name not in UNCOMPENSATED]
         if not names:

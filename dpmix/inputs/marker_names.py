@@ -56,7 +56,7 @@ class Spelling(NamedTuple):
     Attributes
     ----------
     name : str
-        Suggested name: that of the first file, or the most frequent where the first file has none.
+        Suggested name: the name in the first file, or the most frequent where the first file has none.
     others : mapping of str to tuple of str
         Every other name, with the files that have it.
     together : str
@@ -76,9 +76,9 @@ def shown_name(channel: Channel) -> str:
 def plain_name(channel: Channel) -> str:
     """Return the name of a marker without case, spaces, hyphens, dye and isotope: cd45ra of "45RA PE"."""
     name = shown_name(channel)
-    if channel.marker:  # the name of a detector may be that of a dye
+    if channel.marker:  # a detector may have the name of a dye
         rest = DYES.sub(" ", ISOTOPE.sub(" ", name))
-        # A marker whose name is that of a dye, such as PE, keeps it.
+        # A marker that has the name of a dye, such as PE, keeps it.
         name = rest if sum(map(str.isalnum, rest)) > 1 else name
     plain = re.sub(r"[\s_.()-]+", "", name.casefold().translate(GREEK))
     # Laboratories leave out the CD: 45RA is CD45RA.
@@ -115,7 +115,7 @@ def marker_keys(name: str) -> tuple[str, ...]:
 
 
 def markers_of(source: Source) -> list[int]:
-    """Return the numbers of the channels whose names may be those of markers."""
+    """Return the numbers of the channels that may have the names of markers."""
     return [k for k, channel in enumerate(source.details) if not why_no_marker(channel, source.kind)]
 
 

@@ -83,7 +83,7 @@ def target(channel: Channel) -> str:
 
 
 def named_by_isotopes(details: Sequence[Channel]) -> bool:
-    """Return True if the detectors are those of a mass cytometer."""
+    """Return True if the detectors belong to a mass cytometer."""
     return sum(bool(isotope(channel.detector)) for channel in details) >= FEWEST
 
 

@@ -87,7 +87,7 @@ def find_places(files: Sequence[str | Path], base: Path = Path()) -> list[Place]
         its files in sorted order, a folder only for files with known suffixes that may have events
         (`may_have_events`). The name of a part of a file follows `::`.
     base : Path
-        Folder that names are relative to: that of the config.
+        Folder that names are relative to: the folder of the config.
 
     Returns
     -------
@@ -302,7 +302,7 @@ def _raw_spectral(header: fcs.Header) -> list[str]:
     named = any(channel.marker and channel.marker != channel.detector for channel in light)
     if header.kind == "mass" or named or header.spillover or len(stems) < SPECTRAL:
         return []
-    found = f"{len(stems)} detectors without a marker or matrix look like those of a spectral cytometer"
+    found = f"{len(stems)} detectors without a marker or matrix look like a spectral cytometer's"
     return [f"{found}, which are not unmixed; unmix the file first, in the software of the instrument"]
 
 

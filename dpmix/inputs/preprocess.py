@@ -104,7 +104,7 @@ def prepare(
     storage : Storage, optional
         Holds the events; default: memory.
     earlier : Recorded, optional
-        Of an earlier run, to prepare its events again: its channels and transforms.
+        Record of an earlier run, to prepare its events again: its channels and transforms.
     with_quality : bool
         Read scatter and viability, too (`dpmix.inputs.quality_channels`).
 
@@ -169,26 +169,26 @@ def prepare_like(
     """Prepare events on the scale of a run; the files of the run give its own events, bit for bit.
 
     Channels are found by marker or detector. Amplification and compensation follow the config of the run
-    (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are those of the
-    run. All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms
-    is that of the run for files with the same values, whatever their names.
+    (auto: each file's own matrix). Transforms, standardisation and the treatment of atoms are as in the run.
+    All events are used: data.max_events and data.margin_events are ignored. The noise that spreads atoms is
+    the same as in the run for files with the same values, whatever their names.
 
     Parameters
     ----------
     settings : DataConfig
-        Of the run's config; compensation and linearize are used.
+        Data settings of the run's config; compensation and linearize are used.
     base : Path
         Folder that the names of files and of a compensation matrix are relative to.
     files : sequence of str or Path
         Names or globs.
     scaling : Scaling
-        Of the run.
+        Scaling of the run.
     detectors : sequence of str
         D names in the run's first file (`Events.detectors`; attribute "detectors" of the run file).
     storage : Storage, optional
         Holds the events; default: memory.
     state : StateChannels, optional
-        Of the run.
+        State channels of the run.
     with_quality : bool
         Read scatter and viability, too.
 

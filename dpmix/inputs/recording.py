@@ -179,7 +179,7 @@ def _unsteady_events(
     rate: Judgement | None,
     times: Array,
 ) -> tuple[npt.NDArray[np.bool_], tuple[float, ...]]:
-    """Return which events are unsteady [N], and the shares by channel, with that of the rate last."""
+    """Return which events are unsteady [N], and the shares by channel, then the rate's."""
     sizes = np.diff(blocks.starts)
     shares = [float(sizes @ one.unsteady / len(times)) for one in channels]
     used = [one.unsteady for one, counts in zip(channels, counted, strict=True) if counts]
@@ -217,7 +217,7 @@ def judge_rate(times: Array, device: Device | None = None, local: bool = False) 
     counts = np.histogram(times, edges)[0]
     usual = max(float(np.median(counts)), 1.0)
     values = 2.0 * np.sqrt((counts + 0.375) / usual) - 1.0
-    # The ends of bins, so that the first end at or after an event is that of its bin.
+    # The ends of bins, so that the first end at or after an event ends its bin.
     return judge(RATE, edges[1:], values, np.full(count, usual**-0.5), RATE_LIMIT, device=device, local=local)
 
 

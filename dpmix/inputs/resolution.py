@@ -3,12 +3,13 @@
 The sampler takes every event for a small cloud of this width (`dpmix.model.resolution`). `auto` takes it from
 what is known of the instrument:
 
-- **Mass cytometry** counts ions. A count c has the variance of a Poisson variable, c, and that of the
-  background and of the randomisation of counts: sqrt(c + 1.5^2). Carried through arcsinh(x / 5) this is 0.29
-  at 0 ions, 0.38 at 3, 0.33 at 10, 0.19 at 30 and 0.10 at 100. A channel has one number: half the distance of
-  -1.5 and 1.5 counts after the transform, 0.30. It is that of 0 to some 15 ions, where counts are coarse;
-  among brighter events, valleys between populations are wider than it. Values of a table that look like
-  counts after arcsinh(x / c) (`dpmix.inputs.mass.cofactor_of_counts`) have the error of counts on that scale.
+- **Mass cytometry** counts ions. A count c has the variance of a Poisson variable, c, plus the variance of
+  the background and of the randomisation of counts: the error is sqrt(c + 1.5^2). Carried through arcsinh(x /
+  5) this is 0.29 at 0 ions, 0.38 at 3, 0.33 at 10, 0.19 at 30 and 0.10 at 100. A channel has one number: half
+  the distance of -1.5 and 1.5 counts after the transform, 0.30. It fits 0 to some 15 ions, where counts are
+  coarse; among brighter events, valleys between populations are wider than it. Values of a table that look
+  like counts after arcsinh(x / c) (`dpmix.inputs.mass.cofactor_of_counts`) have the error of counts on that
+  scale.
 - **Coarse values** (integers of few levels, rounded decimals): the standard deviation of a uniform variable
   over the usual step, step / sqrt(12). Only where most events share their value with another and the step is
   above 5% of the standard deviation of the channel: finer steps are narrower than any component.
@@ -94,7 +95,7 @@ def resolution_of(
     notes = []
     if cofactor is not None and asked == "auto":
         like = f"values look like counts of mass cytometry after arcsinh(x / {cofactor:.3g})"
-        error = f"the resolution is that of counts, {np.arcsinh(ERROR_AT_ZERO / cofactor):.2g}"
+        error = f"the resolution is set to the error of counts, {np.arcsinh(ERROR_AT_ZERO / cofactor):.2g}"
         notes.append(f"{first.source.name}: {like}; {error} (data.resolution)")
     return tuple(found), notes
 

@@ -19,7 +19,7 @@ from dpmix.inputs.text_format import read_cells
 from dpmix.system.paths import from_home, with_slashes
 
 FILE, NAME = SAMPLE_FILE, "sample"
-# Columns that the tables of a gating add to those of the samples.
+# Columns that the tables of a gating add to the columns of the samples.
 RESERVED = ("population", "phenotype", "events", "proportion", "low", "high")
 NEED = f"need a CSV file with a row per sample and a column {FILE}"
 

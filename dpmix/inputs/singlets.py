@@ -1,7 +1,7 @@
 """Propose a gate for single cells, for `dpmix init`: the area of forward scatter against its height.
 
-The area of the pulse of one cell is nearly proportional to its height. Of two cells that pass one after the
-other, the area is that of both, and the height is that of one.
+The area of the pulse of one cell is nearly proportional to its height. Two cells that pass one after the
+other have the area of both and the height of one.
 """
 
 from __future__ import annotations

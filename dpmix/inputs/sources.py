@@ -52,7 +52,7 @@ class Source:
     warnings : tuple of str
         What may make values of the file wrong. `--quiet` does not hide it, and the run file keeps it.
     header : Header or None
-        Of an FCS file.
+        Header of an FCS file.
     path : Path
     stamp : tuple of int
         Device, inode, size and modification time when the file was opened; another stamp means a changed

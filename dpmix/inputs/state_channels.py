@@ -166,7 +166,7 @@ def plan_state(
     chosen : sequence of sequence of int
         Numbers of the channels in each file, of `choose_state`.
     recorded : StateChannels, optional
-        Of an earlier run with the same events, for their transforms.
+        State channels of an earlier run with the same events, for their transforms.
     """
     if not chosen:
         return None

@@ -42,7 +42,7 @@ class Suggestion:
     why : str
         Why the default config does not use the channel, "" where it does.
     transform : Transform or None
-        Of a channel that is used.
+        Transform of a channel that is used.
     method : str
         Method of the transform; auto where it would be fitted to the events.
     """

@@ -3,7 +3,7 @@
 **Tables and AnnData** do not say what they hold. Raw light has a narrow bulk of dim events near zero, and
 bright events hundreds of times as far; on any scale made for looking at it, dim and bright events are equally
 wide. So light has channels in which the distance from the lower quartile to the brightest events is many
-times that to the dimmest, and values beyond those of 12 bits, in which scales are often stored.
+times the distance to the dimmest, and values beyond 12 bits, in which scales are often stored.
 
 **FCS files** hold light unless something shows the contrary. R and other programs write transformed values
 with the spillover matrix and the range of the instrument still in their keywords. Two things show it:
@@ -25,7 +25,7 @@ from dpmix.inputs.channel import Channel
 from dpmix.model.mixture import Array, Floats
 
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
-FAR = 100.0  # the range of an instrument is this many times that of transformed values, at least
+FAR = 100.0  # the range of an instrument, relative to transformed values, at least
 FEWEST = 20  # events; fewer show nothing
 TOP = 5000.0  # scales are stored up to 4,095
 LONG, SHARE = (
@@ -72,9 +72,9 @@ def why_transformed(
     Parameters
     ----------
     keywords : mapping
-        Of TEXT, in lower case and without $.
+        Keywords of TEXT, in lower case and without $.
     channels : sequence of Channel
-        Of the file.
+        Channels of the file.
     chosen : sequence of int
         Numbers of the D channels that measure light, from 0.
     values : float32 or float64 [M, D]

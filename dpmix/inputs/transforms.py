@@ -131,7 +131,7 @@ class Scaling:
     transforms : tuple of Transform
         One per channel.
     means, sds : float64 [D]
-        Of the transformed events; 0 and 1 if the run does not standardise.
+        Means and standard deviations of the transformed events; 0 and 1 if the run does not standardise.
     atoms : tuple of tuples of Atom
         For each channel.
     resolution : tuple of float

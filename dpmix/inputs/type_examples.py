@@ -6,7 +6,7 @@
 | CSV with the columns `event` and `type`, `cell_type` or `label` | row `event`, from 0, of the file in the \
 column `sample`, by name; without this column the run has one file |
 | CSV `FILE::COLUMN`, AnnData `FILE::COLUMN` of obs (`cell_type`), NPZ `FILE::ARRAY` (`labels`) | line by \
-line, those of the file of the run with the same name but for the suffix; a run of one file may have another \
+line, for the file of the run with the same name but for the suffix; a run of one file may have another \
 name |
 
 A gate inside another is its child. An event in several gates that are not inside each other has no label. In
@@ -93,7 +93,7 @@ def are_examples(given: str | Path) -> bool:
     try:
         head = read_cells(path)[:1]
     except (OSError, ValueError, csv.Error):
-        return False  # the error is that of a table
+        return False  # reading it as a table gives the error
     names = {cell.casefold() for line in head for cell in line}
     return EVENT in names and bool(names.intersection(LABELS))
 
@@ -106,7 +106,7 @@ def read_examples(given: str | Path, events: Events) -> Examples:
     given : str or Path
         File, with ::COLUMN for a column of labels.
     events : Events
-        Of the run.
+        Events of the run.
 
     Raises
     ------

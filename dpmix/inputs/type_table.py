@@ -86,7 +86,7 @@ class TypeTable:
         return np.asarray(self.levels.all(axis=2), np.bool_)
 
     def with_inherited(self) -> TypeTable:
-        """Return the table where silent cells are those of the parent, its parent, and so on."""
+        """Return the table where silent cells have the parent's values, or its parent's, and so on."""
         levels, doubt = self.levels.copy(), self.doubt.copy()
         for r in range(len(self.types)):
             above = self.parents[r]

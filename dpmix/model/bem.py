@@ -6,7 +6,7 @@ hyperparameters that are learned move first.
 The paper moves (mu_j, Sigma_j) to their posterior means, which may lower the log posterior. With posterior
 modes, each part of the step maximises the lower bound of the log posterior that EM uses, given the other
 parts (ECM: Meng and Rubin 1993, Biometrika 80:267), so the log posterior never falls. A stick that reaches 1
-ends the mixture there for good: from then on, the log posterior is that of the shorter mixture, to which the
+ends the mixture there for good: from then on, the log posterior is the shorter mixture's, to which the
 theorem applies in turn.
 """
 
@@ -89,8 +89,8 @@ def step(
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
     resolution : float64 [D], optional
-        Standard deviation of one measurement; see `dpmix.model.resolution`. The responsibilities must be
-        those of `dpmix.model.resolution.of_clouds`.
+        Standard deviation of one measurement; see `dpmix.model.resolution`. The responsibilities must come
+        from the mixture by `dpmix.model.resolution.of_clouds`.
 
     Returns
     -------

@@ -35,7 +35,7 @@ def zeta_of(coarseness: float | None, n_events: int) -> float:
 def coarsened(stats: Stats, zeta: float) -> Stats:
     """Return the statistics in which each event counts `zeta` of an event.
 
-    The log likelihood stays that of all events.
+    The log likelihood remains the log likelihood of all events.
     """
     # The exact posterior keeps its bits, and no array is copied.
     if zeta == 1.0:

@@ -246,8 +246,8 @@ def draw_taus(shifts: Array, taus: Array, prior: Prior, rng: np.random.Generator
 def log_prior(cohort: Cohort, log_base: Array, prior: Prior) -> float:
     """Return the log prior density, given beta, of kappa, log pi_s, the shifts and tau, in nats.
 
-    The density of the weights is that of their logs: that of pi_s itself has no bound where kappa beta_j is
-    below 1.
+    The density of the weights is the density of their logs: the density of pi_s itself has no bound where
+    kappa beta_j is below 1.
     """
     shapes = shapes_of(log_base, cohort.kappa)
     density = log_prior_of_scales(cohort, prior)

@@ -15,9 +15,9 @@ is the best one given the others:
 
 The scatter of a component gains sum_s n_sj V_s. tau_d goes to its mode given E[delta^2]. Sticks and kappa go
 towards the maximum of a concave function that touches F, with q(pi) at its best, and has the same gradient:
-that of expected table counts (Minka 2012, Estimating a Dirichlet distribution, section 1; Teh et al. 2008,
-Adv. Neural Inf. Process. Syst. 20:1481). Counts below 1 may break its bound, so the step is halved until F
-does not fall.
+the function of expected table counts (Minka 2012, Estimating a Dirichlet distribution, section 1; Teh et al.
+2008, Adv. Neural Inf. Process. Syst. 20:1481). Counts below 1 may break its bound, so the step is halved
+until F does not fall.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def pass_weights(shapes: Array, spread: Array, whiteners: Array) -> Array:
     Parameters
     ----------
     shapes : float64 [S, K]
-        Of the Dirichlet distributions of pi_s.
+        Parameters of the Dirichlet distributions of pi_s.
     spread : float64 [S, D, D] or [0, D, D]
         V_s; none without shifts.
     whiteners : float64 [K, D, D]
@@ -173,7 +173,7 @@ def move_weights(state: State, counts: Array, prior: Prior) -> tuple[Sticks, flo
     # A gamma density of shape below 1 has no mode above 0.
     goal = float(shape / rate) if shape > 0 else kappa
     if not np.array_equal(np.isneginf(new.log1m_sticks), np.isneginf(old.log1m_sticks)):
-        return new, goal  # a stick that ends the mixture: the bound is that of a shorter one from here on
+        return new, goal  # a stick that ends the mixture: from here on, the bound is for a shorter one
     least, share = weights_bound(old, kappa, counts, state.alpha, prior), 1.0
     for _ in range(HALVINGS):
         sticks, between = _between(old, new, share), kappa + share * (goal - kappa)

@@ -79,16 +79,16 @@ def sweep(
     state, stats : State, Stats
         The state that the labels were drawn from, and the statistics of the labels.
     prior, stream : Prior, Stream
-        `prior.learned` says which hyperparameters are drawn and whether alpha is. The iteration of the random
-        numbers is that of the state returned.
+        `prior.learned` says which hyperparameters are drawn and whether alpha is. The random numbers have the
+        iteration of the state returned.
     label_swaps, regroup : bool, callable
         Make the label-swap moves (step 7); a round of split-merge moves (step 3), from
         `dpmix.model.split_merge.round_of` with the same `zeta` and `resolution`, or None.
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
     resolution : float64 [D], optional
-        Standard deviation of one measurement; see `dpmix.model.resolution`. The labels must be those of
-        `dpmix.model.resolution.of_clouds`.
+        Standard deviation of one measurement; see `dpmix.model.resolution`. The labels must be drawn from the
+        mixture by `dpmix.model.resolution.of_clouds`.
     threads : int
         Threads that draw parameters; the draws do not depend on it.
 
@@ -186,7 +186,7 @@ def draw_prior(prior: Prior, n_components: int, alpha: float | None, stream: Str
     alpha : float or None
         The concentration; None draws it from its prior.
     stream : Stream
-        Random numbers; its iteration is that of the state returned.
+        Random numbers; it has the iteration of the state returned.
 
     Returns
     -------

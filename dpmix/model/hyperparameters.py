@@ -1,7 +1,7 @@
 """The hyperparameters m, gamma, nu and Phi, given the components: draws from their conditionals, and modes.
 
 The docstring of `dpmix.model.mixture` has the hyperpriors. Each conditional, given the other hyperparameters,
-is exact. It depends on the components only through the sums in `Components`: those of drawn components, or
+is exact. It depends on the components only through the sums in `Components`: sums over drawn components, or
 their expectations in Bayesian EM.
 
 Native code computes what a draw needs of a matrix, in less time than LAPACK and with the same bits on every
@@ -133,7 +133,7 @@ def modes(components: Components, hyper: Hyperparameters, prior: Prior) -> Hyper
     """Return the hyperparameters, the learned ones at the modes of their conditionals.
 
     Each is moved in turn, given the components and the others; no move lowers the joint density. The
-    parameters are those of `draw`.
+    parameters are as in `draw`.
     """
     m, gamma, nu, phi = hyper.m, hyper.gamma, hyper.nu, hyper.phi
     if "gamma" in prior.learned:

@@ -101,7 +101,7 @@ def exchange_any(counts: Array, log_weights: Array, rng: Random) -> Exchange:
         return Exchange(order, Swaps())
     firsts = rng.integers(n_held, size=count)
     others = rng.integers(count - 1, size=count)
-    # All K variates are drawn, also those of swaps that cannot be rejected: the stream does not depend on the
+    # All K variates are drawn, also for swaps that cannot be rejected: the stream does not depend on the
     # outcomes.
     levels = rng.standard_exponential(count)
     moves = _cpu.swap_any(counts.copy(), order, log_weights, firsts, others, levels)
@@ -130,7 +130,7 @@ def exchange_with_sticks(counts: Array, log1m_sticks: Array, rng: Random) -> Exc
 def exchange_collapsed(counts: Array, alpha: float, rng: Random) -> Exchange:
     """Try once, along the order, to exchange neighbours, with all sticks integrated out.
 
-    The sticks have to be drawn after it. The aim is that of the third move of Hastie, Liverani and Richardson
+    The sticks have to be drawn after it. It has the aim of the third move of Hastie, Liverani and Richardson
     (2015), Stat. Comput. 25:1023, which rescales the sticks to their expectations given the exchanged counts.
     With the sticks integrated out the ratio is exact and simple: (alpha + n_{j+1} + R) / (alpha + n_j + R),
     where R is the number of events after both.
@@ -146,8 +146,8 @@ def exchange_collapsed(counts: Array, alpha: float, rng: Random) -> Exchange:
     after = sum(counts[2:].tolist())
     proposed, accepted = _cpu.swap_collapsed(n, order, alpha, after, uniforms)
     a, b = n[-2:].tolist()  # the last component has no stick of its own
-    # With no stick of its own, the last component takes what the one before leaves: the ratio is that of two
-    # beta functions, B(1 + b, alpha + a) / B(1 + a, alpha + b).
+    # With no stick of its own, the last component takes what the one before leaves: the ratio has two beta
+    # functions, B(1 + b, alpha + a) / B(1 + a, alpha + b).
     log_ratio = lgamma(1 + b) + lgamma(alpha + a) - lgamma(1 + a) - lgamma(alpha + b)
     moved = log_ratio >= 0.0 or bool(uniforms[-1] < exp(log_ratio))
     if moved:

@@ -25,10 +25,10 @@ are all copies of one large population are evidence for a gamma near 0, which th
 m, also where 100 events lie six standard deviations away.
 
 Phi is restricted to matrices for which Phi - Phi0 / 10,000 is positive definite; that is, to standard
-deviations above 1/100 of those of Phi0. The reason is events piled at one value of a channel: they make the
-posterior of an unrestricted Phi unbounded, and would draw its variance in that channel to 0 under any Wishart
-prior. The restriction leaves out less than 0.1% of the prior mass for D up to 14, and 5% for D up to 64. The
-normalising constant of the density ignores this.
+deviations above 1/100 of the standard deviations of Phi0. The reason is events piled at one value of a
+channel: they make the posterior of an unrestricted Phi unbounded, and would draw its variance in that channel
+to 0 under any Wishart prior. The restriction leaves out less than 0.1% of the prior mass for D up to 14, and
+5% for D up to 64. The normalising constant of the density ignores this.
 
 N events, D channels, K components. All arrays here are float64, and the size of none depends on N.
 """
@@ -110,7 +110,7 @@ class Mixture:
         not depend on them.
     samples : SampleTerms, optional
         Weights and shift of each sample in the hierarchical model (`dpmix.model.cohort`); log_weights are
-        then those of all events together. None: those of all samples are the same.
+        then the weights in all events together. None: all samples have the same.
     """
 
     log_weights: Array
@@ -225,7 +225,7 @@ class Factors(NamedTuple):
     sizes : float64 [S]
         Sum of the parameters of the Dirichlet distribution of pi_s.
     covariances : float64 [G, D, D]
-        Of the normal distributions of the shifts, before the condition that they sum to 0.
+        Covariances of the normal distributions of the shifts, before the condition that they sum to 0.
     pass_weights : float64 [S, K]
     """
 
@@ -304,9 +304,9 @@ class State:
         Lower triangular inverses of the lower Cholesky factors of the covariances, stored because the sampler
         draws them and because a resumed chain must continue from the same bits.
     hyperparameters : Hyperparameters
-        The values under which the components were drawn: those of the prior, except where they are learned.
+        The values under which the components were drawn: the prior's, except where they are learned.
     cohort : Cohort, optional
-        In the hierarchical model; the sticks are then those of beta.
+        In the hierarchical model; the sticks are then the sticks of beta.
     """
 
     iteration: int
@@ -336,7 +336,7 @@ class State:
 
     @property
     def log_weights(self) -> Array:
-        """log pi_j, float64 [K]; in the hierarchical model those of all events together."""
+        """log pi_j, float64 [K]; in the hierarchical model for all events together."""
         return self.log_base_weights if self.cohort is None else self.cohort.mean_log_weights
 
     @property

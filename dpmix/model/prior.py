@@ -33,7 +33,7 @@ class Prior(Hyperparameters):
     alpha_shape, alpha_rate : float
         Gamma prior of the concentration alpha.
     learned : frozenset of str
-        The names of those of alpha, m, gamma, nu and phi that are learned.
+        Which of alpha, m, gamma, nu and phi are learned.
     kappa_shape, kappa_rate : float
         Gamma prior of the concentration kappa of the samples (`dpmix.model.cohort`).
     shift_scale : float
@@ -87,8 +87,8 @@ class Prior(Hyperparameters):
 def log_prior(state: State, prior: Prior) -> float:
     """Return the log prior density of (mu, Sigma, v, alpha) and of the learned hyperparameters, in nats.
 
-    All normalising constants are included, except that of the restriction of Phi. A stick at exactly 1
-    (Bayesian EM only) ends the sums over sticks: the sticks after it have no mass and no effect.
+    All normalising constants are included, except for the restriction of Phi. A stick at exactly 1 (Bayesian
+    EM only) ends the sums over sticks: the sticks after it have no mass and no effect.
     """
     hyper, live = state.hyperparameters, live_log1m_sticks(state.log1m_sticks)
     sticks = len(live) * np.log(state.alpha) + (state.alpha - 1.0) * live.sum()
@@ -123,8 +123,8 @@ def _log_components(state: State) -> float:
 def log_hyperprior(hyper: Hyperparameters, prior: Prior) -> float:
     """Return the log prior density of the hyperparameters that are learned, in nats; 0.0 if none is.
 
-    All normalising constants are included, except that of the restriction of Phi. nu contributes the log of
-    its probability.
+    All normalising constants are included, except for the restriction of Phi. nu contributes the log of its
+    probability.
     """
     dim = len(prior.m)
     root = np.linalg.cholesky(prior.phi)

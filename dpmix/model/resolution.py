@@ -1,7 +1,7 @@
 """The resolution of the measurement: every event is a small cloud, not a point.
 
 An instrument cannot tell two events apart that differ by less than its error. Their density on a finer scale
-is that of the instrument (ions come in whole numbers), not that of cells. With R the diagonal matrix of the
+comes from the instrument (ions come in whole numbers), not from cells. With R the diagonal matrix of the
 variances of one measurement, an event x_i stands for the cloud N(x_i, R), and its density under a component
 is the geometric mean over the cloud::
 
@@ -55,7 +55,7 @@ def penalties(whiteners: Array, resolution: Array) -> Array:
 
 
 def of_clouds(mixture: Mixture, resolution: Array | None) -> Mixture:
-    """Return the mixture whose densities are those of events that are clouds.
+    """Return the mixture that has the densities of events that are clouds.
 
     Parameters
     ----------

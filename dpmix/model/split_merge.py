@@ -19,11 +19,11 @@ component; parameters and sticks are integrated out. A split is accepted with pr
 
     min(1, p(z') m(one) m(other) / (2 p(z) m(both) q))
 
-and a merge with that of the inverse ratio. The reason for the 2: a merge gives all events to either of the
-two components, but a split always starts from the one that has them.
+and a merge with the same of the inverse ratio. The reason for the 2: a merge gives all events to either of
+the two components, but a split always starts from the one that has them.
 
 With a coarsened posterior (`dpmix.model.coarsening`) the statistics count zeta of an event each, and so does
-q: it is taken to the power zeta, as if the labels were those of zeta N events. Events with weights
+q: it is taken to the power zeta, as if zeta N events had the labels. Events with weights
 (`dpmix.model.sample_weights`) count their weight, in the statistics and as the power of their part of q.
 
 As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
@@ -321,8 +321,8 @@ def init_split(joined: Stats, hyper: Hyperparameters, rng: np.random.Generator) 
     posterior = normal_wishart.posterior(joined, hyper)
     roots = np.linalg.cholesky(normal_wishart.mean_covariances(posterior))
     away = SPREAD * np.einsum("mij,mj->mi", roots, rng.standard_normal(posterior.means.shape))
-    # On a random line, for a merge too: the launch of a split and that of the merge that reverses it must
-    # have the same distribution.
+    # On a random line, for a merge too: the launch of a split and the launch of the merge that reverses it
+    # must have the same distribution.
     means = np.stack((posterior.means - away, posterior.means + away), axis=1).reshape(-1, away.shape[1])
     covariances = np.broadcast_to(hyper.phi, (len(means), *hyper.phi.shape))
     return mixture_from(np.zeros(len(means)), means, covariances)
@@ -371,7 +371,7 @@ def concatenate(one: Stats, other: Stats) -> Stats:
 
 
 def with_rows(stats: Stats, rows: list[int], new: Stats) -> Stats:
-    """Return the statistics with those of some components replaced by new ones."""
+    """Return the statistics, some components replaced by new ones."""
     counts, sums = stats.counts.copy(), stats.sums.copy()
     scatters, centres = stats.scatters.copy(), stats.centres.copy()
     counts[rows], sums[rows], scatters[rows], centres[rows] = new.counts, new.sums, new.scatters, new.centres

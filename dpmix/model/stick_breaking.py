@@ -72,8 +72,8 @@ def modal_sticks(counts: Array, alpha: float, ended: npt.NDArray[np.bool_]) -> S
     """
     held, after = counts[:-1], np.maximum(0.0, alpha - 1.0 + counts_after(counts)[:-1])
     after = np.where(held + after > 0, after, 1.0)
-    # A stick that has reached 1 stays there: the components after it are gone, and the log posterior is that
-    # of the shorter mixture.
+    # A stick that has reached 1 stays there: the components after it are gone, and the log posterior is the
+    # shorter mixture's.
     sticks = np.where(ended, 1.0, held / (held + after))
     remaining = np.where(ended, 0.0, after / (held + after))
     with np.errstate(divide="ignore"):

@@ -128,7 +128,7 @@ class Stream:
         return numpy_generator(self._native(step))
 
     def fast_step(self, step: Step) -> FastGenerator:
-        """Return the variates of `step` for a step with many: those of `step`'s generator, in less time."""
+        """Return the variates of `step` for a step with many: the same as by its generator, faster."""
         return FastGenerator(self._native(step))
 
     def _native(self, step: Step) -> _cpu.Generator:
@@ -162,5 +162,5 @@ class Key(NamedTuple):
 
 
 def chain_of(key: Key | None) -> int:
-    """Return the chain whose labels a pass stores: that of the key, or 0 for an E step, which has no key."""
+    """Return the chain whose labels a pass stores: the key's, or 0 for an E step, which has no key."""
     return 0 if key is None else key.chain

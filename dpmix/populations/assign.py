@@ -35,9 +35,9 @@ def assign_events(
 ) -> Iterator[tuple[Block, Ints]]:
     """Assign all events to populations, sample by sample, block by block.
 
-    Memberships use each sample's own proportions (`dpmix.populations.events.proportions`), log densities
-    those of the run. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms`
-    gives those of samples that are not in the run. `medians` receives the medians of each sample.
+    Memberships use each sample's own proportions (`dpmix.populations.events.proportions`), log densities the
+    run's. Both use the weights and the shift that a sample has in a hierarchical run; `own_terms` gives them
+    for samples that are not in the run. `medians` receives the medians of each sample.
 
     Yields
     ------
@@ -89,7 +89,7 @@ def sample_ratios(
     sample: int,
     medians: Medians | None = None,
 ) -> Floats:
-    """Return a sample's weights of the populations divided by those of the run, float32 [T, P].
+    """Return a sample's weights of the populations divided by the run's, float32 [T, P].
 
     The draws depend on the sample and its name, not on the other samples.
 
@@ -123,7 +123,7 @@ def representatives(
 ) -> tuple[Ints, Array]:
     """Return events that represent a sample, int64 [M], and how many each represents, float64 [M].
 
-    Parameters are those of `assign_events`; `own` has the sample's weights and shift in a hierarchical run.
+    Parameters are as in `assign_events`; `own` has the sample's weights and shift in a hierarchical run.
     """
     first, end = (int(at) for at in task.events.sample_starts[sample : sample + 2])
     populations = np.zeros(end - first, np.int64)

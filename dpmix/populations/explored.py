@@ -1,7 +1,7 @@
 """Explored cells (`dpmix.explore`) as one more population of a gating.
 
-Its number follows those of the mixture. Its events keep their population of the mixture: it overlaps the
-others, and the proportions of the mixture's populations sum to 1 without it.
+Its number follows the numbers of the mixture's populations. Its events keep their population of the mixture:
+it overlaps the others, and the proportions of the mixture's populations sum to 1 without it.
 
 S samples, D channels, P populations of the mixture, T draws.
 """
@@ -40,7 +40,7 @@ class Explored:
     colour : int
         Number of its colour (`dpmix.report.palette`).
     number : int
-        The next one after those of the populations.
+        The next one after the numbers of the populations.
     sizes : int64 [S]
         Events found.
     quantiles : float64 [5, D]
@@ -127,11 +127,11 @@ def phenotype(
     Parameters
     ----------
     quantiles : float64 [5, D]
-        Of the events found.
+        Quantiles of the events found.
     found : int
         Their number.
     quartiles : float64 [2, P, D]
-        Of the populations of the mixture.
+        Quartiles of the populations of the mixture.
     levels, sizes, channels
         As in `dpmix.populations.events.names.names_of`.
     """
@@ -151,14 +151,14 @@ def free_colour(colours: tuple[int, ...], n_populations: int) -> int:
 
 
 def next_number(labels: Sequence[int], n_populations: int) -> int:
-    """Return the number after those of P populations, `labels` or 1..P."""
+    """Return the number after the numbers of P populations, `labels` or 1..P."""
     return max(labels, default=n_populations) + 1
 
 
 def extended(gating: Gating) -> Gating:
     """Return the gating with the explored cells as population P, for pictures.
 
-    Its share is that of the events found, the same in all draws. All that only the mixture knows is NaN.
+    Its share is the share of the events found, the same in all draws. All that only the mixture knows is NaN.
     """
     own = explored_of(gating)
     if own is None:

@@ -58,7 +58,7 @@ class Positive:
     population : int32 [N]
         Most probable population of each event.
     seed : int
-        Of the run.
+        Seed of the run.
     """
 
     channels: tuple[str, ...]
@@ -79,7 +79,7 @@ class Positive:
         """Return the median and the 90% interval of an end of levels; None where most draws have none."""
         drawn = self.ends[:, end, channel]
         known = drawn[~np.isnan(drawn)]
-        # A threshold in a few draws only is that of a ripple.
+        # A threshold in a few draws only comes from a ripple.
         if len(known) < max(LEAST_DRAWS * len(drawn), 1):
             return None
         low, middle, high = np.quantile(known, (0.05, 0.5, 0.95))
@@ -88,7 +88,7 @@ class Positive:
     def shares(self, channel: int) -> Estimates | None:
         """Return the positive shares in a channel, each float64 [S + 1, P + 1]; None without a threshold.
 
-        The last row is that of all samples together, the last column that of all events.
+        The last row is for all samples together, the last column for all events.
         """
         if self.thresholds(1, channel) is None:
             return None

@@ -66,7 +66,7 @@ class Block:
     type_probability : float32 [M], optional
         Posterior probability of this type, with its children.
     labels : tuple of int
-        Of `Gating`.
+        Labels of `Gating`.
     """
 
     sample: int

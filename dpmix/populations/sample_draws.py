@@ -62,8 +62,8 @@ class SampleDraws:
     types : TypeDraws, optional
         The same by cell type; None in a gating without types.
     by_type : bool
-        `counts`, `medians` and `phenotypes` are those of cell types (`by_type`);
-        `counts` are then expected counts, float64.
+        `counts`, `medians` and `phenotypes` are of cell types (`by_type`); `counts` are then expected counts,
+        float64.
     """
 
     counts: Ints | Array

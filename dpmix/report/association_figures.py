@@ -225,7 +225,7 @@ def figure_paths(folder: Path, names: Sequence[str] = FIGURES) -> list[Path]:
 
 
 def write_figures(folder: Path, study: Study, share: float, seed: int) -> None:
-    """Draw all figures as PNG and PDF; those of samples are of the first contrast.
+    """Draw all figures as PNG and PDF; figures of samples show the first contrast.
 
     Figures of an earlier study that this one does not have are removed.
 

@@ -134,7 +134,7 @@ def strips_of(study: Study, contrast: Contrast, measure: str, share: float, seed
     share : float
         Accepted share of false discoveries.
     seed : int
-        Of the intervals of proportions.
+        Seed of the intervals of proportions.
     """
     (own,) = [e for e in study.effects if e.measure == measure and e.contrast == contrast.name]
     order = own.order(share)[:MOST_STRIPS]
@@ -199,7 +199,7 @@ class SampleMap:
     ----------
     places : float64 [S, 2]
     shares : float64 [2]
-        Of the variance.
+        Shares of the variance.
     names, sides : S str
         Names to write next to the points, "" where they would cover another; their alignment.
     """

@@ -206,7 +206,7 @@ def raster_png(gating: Gating, pair: int) -> str:
 
 
 def _two_colours_png(events: Array, own: Array, colour: str) -> str:
-    """Return events in grey, and where those of a population are half or more, in its colour."""
+    """Return events in grey, and where half or more belong to a population, in its colour."""
     dark = np.ceil(strength(np.ceil(events).astype(np.int64)) * GREYS).clip(1, GREYS).astype(np.int64)
     mine = own >= 0.5 * events
     codes = np.where(events > 0, dark + np.where(mine, GREYS, 0), 0)

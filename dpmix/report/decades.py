@@ -49,7 +49,7 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
     Parameters
     ----------
     transform : Transform
-        Of the channel.
+        Transform of the channel.
     low, high : float
         Ends of the axis, transformed scale, low below high.
     """

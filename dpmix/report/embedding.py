@@ -1,7 +1,7 @@
 """The map of a gating: some events in two dimensions by t-SNE. Populations are not found on it.
 
-Its settings place 20,000 events in about 3 processor seconds, with neighbourhoods as good as those of slow
-settings (docs/benchmarks/end-to-end.md): the 15 nearest neighbours, all with the same weight (Damrich et al.
+Its settings place 20,000 events in about 3 processor seconds, with neighbourhoods as good as slow settings
+give (docs/benchmarks/end-to-end.md): the 15 nearest neighbours, all with the same weight (Damrich et al.
 2023, From t-SNE to UMAP with contrastive learning, ICLR), repulsion on a grid (Linderman et al. 2019, Nat.
 Methods 16:243) of wide cells, and few steps.
 """

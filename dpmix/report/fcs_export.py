@@ -102,7 +102,7 @@ class Copy:
     Attributes
     ----------
     place : Place
-        Of the reserved keywords.
+        Place of the reserved keywords.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ def _channel_keywords(header: Header, added: Sequence[Added], kind: np.dtype[np.
 def _text(header: Header, changes: dict[str, str]) -> bytes:
     """Return TEXT with a delimiter that no keyword or value contains: FlowIO misreads some escaped ones.
 
-    A keyword without $ is that of the standard only where the file has none with $ (`dpmix.inputs.fcs.text`).
+    A keyword without $ means the standard's only where the file has none with $ (`dpmix.inputs.fcs.text`).
     """
     named = {key.upper() for key, _ in header.text}
     new = {

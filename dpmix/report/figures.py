@@ -70,7 +70,7 @@ def write_figures(
     gating : Gating
     run : Run
     mixing : list of Mixing
-        Of the run (`dpmix.runs.diagnostics.convergence`).
+        Mixing of the run (`dpmix.runs.diagnostics.convergence`).
     names : sequence of str
         Default: all that the gating has.
 

@@ -28,7 +28,7 @@ def write_fit(folder: Path, gating: Gating, run: Run) -> None:
 
     fit.csv has a row per sample and population, after a row of the population "all". `proportion` is the
     posterior mean with the 90% interval. `misfit` is the share of the `events` in the tail of their
-    population, `expected` that of the run's own files, `limit` the largest that fits.
+    population, `expected` is this share in the run's own files, and `limit` is the largest that fits.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def warnings(gating: Gating) -> list[str]:
             )
         if not fit.shift_fits[s].all():
             channels = [gating.channels[d] for d in np.flatnonzero(~fit.shift_fits[s])]
-            reasons.append(f"its shift is beyond those of the run in {', '.join(channels)}")
+            reasons.append(f"its shift is beyond the run's shifts in {', '.join(channels)}")
         worst = [p for p in np.argsort(-fit.tails[s]) if not fit.population_fits[s, p]][:MOST_NAMED]
         where = f" (most in populations {', '.join(str(gating.number(p)) for p in worst)})" if worst else ""
         lines.append(f"{gating.samples[s]} does not fit the run: {'; '.join(reasons)}{where}; see {TABLE}")

@@ -9,7 +9,7 @@ on the scale of the transforms, as in FlowJo.
 - An ellipse becomes a polygon with the same area. FlowJo stores ellipses on the scale of its display.
 - A compensated channel has the prefix Comp-, and / in the name of a channel is written _, as FlowJo does.
 - logicle is FlowJo's logicle, arcsinh its fasinh with 4.5 decades, log its log from below the lowest vertex.
-- Values are those of FlowKit: divided by the gain of the channel ($PnG), time multiplied by $TIMESTEP.
+- Values are as in FlowKit: divided by the gain of the channel ($PnG), time multiplied by $TIMESTEP.
 
 The annotation of a population has the purity, yield and F1 of its gates as written. FlowKit's own export
 knows neither ellipses nor the scales log and arcsinh, and does not give the samples their matrices.

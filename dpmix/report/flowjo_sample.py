@@ -23,7 +23,7 @@ RANGE = 262_144.0  # of a channel whose file states none
 ABOUT = (
     *("fil", "tot", "par", "datatype", "byteord", "mode", "date", "btim", "etim", "cyt", "timestep", "guid"),
 )
-"""Keywords of a sample, in lower case and without $, next to those of its channels."""
+"""Keywords of a sample, in lower case and without $, next to the keywords of its channels."""
 BELOW = 10.0  # the scale of log begins at the lowest vertex divided by this
 
 
@@ -34,7 +34,7 @@ class Step:
     Attributes
     ----------
     name : str
-        Of the population that it gives.
+        Name of the population that it gives.
     gate : PolygonGate
     parent : int
         Number of the gate around it, -1 for none.
@@ -78,7 +78,7 @@ class Sample:
     ----------
     events : Events
     number : int
-        Of the sample, from 0.
+        Number of the sample, from 0.
     space : Space
     steps : sequence of Step
 

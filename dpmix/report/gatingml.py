@@ -65,7 +65,7 @@ class Axis:
     kind : str
         Element of the transform: logicle, fasinh, flog, or "" for none.
     parameters : tuple of (str, float)
-        Of the transform.
+        Parameters of the transform.
     scale, shift : float
         The value on this dimension is scale times the transformed value plus shift.
     """
@@ -274,14 +274,14 @@ def _same(one: Spillover | None, other: Spillover | None) -> bool:
 
 
 def in_units(spillover: Spillover, units: dict[str, float]) -> Spillover:
-    """Return a matrix between values of GatingML; `units` are those of `Space`."""
+    """Return a matrix between values of GatingML; `units` are as in `Space`."""
     unit = np.array([units[name] for name in spillover.detectors])
     # Stored = true @ matrix on the raw scale; both sides are multiplied by the units of their channels.
     return Spillover(spillover.detectors, spillover.matrix * unit / unit[:, None])
 
 
 def _axis(name: str, compensation: str, transform: Transform, unit: float) -> Axis:
-    """Return the dimension of a channel whose raw values, times `unit`, are those of GatingML."""
+    """Return the dimension of a channel whose raw values, times `unit`, are GatingML's."""
     match transform.method:
         case "logicle":
             parameters = (

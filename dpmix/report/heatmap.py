@@ -24,7 +24,7 @@ class Heat:
     populations : int64 [Q]
         Populations of the rows, from top to bottom; those without events come last.
     channels : int64 [D + E]
-        Channels of the columns: those of the model, then the state channels.
+        Channels of the columns: the model's, then the state channels.
     medians : float64 [Q, D + E]
         Transformed scale; NaN for a population without events.
     levels : float64 [Q, D + E]

@@ -57,7 +57,7 @@ from dpmix.system.files import write_text
 def write_report(path: str | Path, gating: Gating, run: Run, mixing: list[Mixing]) -> None:
     """Write the report, one HTML file of a few megabytes for any number of events.
 
-    Parameters and errors are those of `dpmix.report.figures.write_figures`, except that `path` is a file.
+    Parameters and errors are as in `dpmix.report.figures.write_figures`, except that `path` is a file.
     """
     write_text(Path(path), render(gating, run, mixing))
 

@@ -71,7 +71,7 @@ def _explored(gating: Gating) -> dict[str, Any] | None:
 def _farthest(gating: Gating) -> list[int]:
     """Return the two channels in which the explored cells differ most from all events, ascending.
 
-    The distance of a channel is that of the medians of the cells from the mean, in standard deviations.
+    The distance in a channel is from the mean to the median of the cells, in standard deviations.
     """
     assert gating.exploration is not None
     mean = gating.weights @ gating.means

@@ -29,7 +29,7 @@ TRACE_POINTS = 20_000  # points of all traces of a quantity together
 
 
 def page_plots(gating: Gating, run: Run, mixing: list[Mixing]) -> dict[str, Model]:
-    """Return the figures by their place in the template, but for those of `page_proportions`."""
+    """Return the figures by their place in the template, but for the figures of `page_proportions`."""
     plots: dict[str, Model] = {
         "markers": _markers(gating) if len(gating.rasters.pairs) else _one_marker(gating),
         "heatmap": _heatmap(extended(gating)),

@@ -129,8 +129,8 @@ def choose_pairs(separations: Array, size: Array, most: int, row: int = ROW) -> 
 def neighbours(gating: Gating) -> list[list[tuple[int, int, bool]]]:
     """Return the nearest other populations of each population shown, with how they differ most.
 
-    The distance of two populations is that of their middles in the channel in which they differ most, in
-    units of the sum of their quartile ranges.
+    The distance of two populations is the distance of their middles in the channel in which they differ most,
+    in units of the sum of their quartile ranges.
 
     Returns
     -------

@@ -35,19 +35,19 @@ def write_tables(
 
     populations.csv has one row per population, for all samples together; its proportions count each event
     with its weight in the run (data.weights). proportions.csv has one row per sample and population, with the
-    columns of the table of samples; its proportions are those of the sample's events, whatever their weight.
+    columns of the table of samples; its proportions count the sample's events, whatever their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
     a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
-    that of the mixture: far from 1, the interval is wide for this reason
-    (`dpmix.populations.events.borders`). `artefact` is debris, doublets, dead cells or empty
-    (`dpmix.populations.events.artefacts`), where the files have scatter or viability, whose quantiles come
-    last; without artefacts, proportions of these populations are empty. `rhat` and `ess` are rank-normalised
-    split R-hat and bulk effective sample size of the population's weight in the run. They are empty for
-    Bayesian EM, with fewer than 8 draws of each chain, and for a weight that is the same in every draw;
-    `rhat` is inf if chains differ and do not move. Channels are on the transformed scale; their cells are
-    empty for a population without events. `phenotype` is a short name that no other population has, `full
-    phenotype` all markers with their levels. Both tables have a column `name` if a population was named by
-    hand, and `type` with cell types. `_tree` describes tree.json.
+    the mixture's: far from 1, the interval is wide for this reason (`dpmix.populations.events.borders`).
+    `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.events.artefacts`), where the
+    files have scatter or viability, whose quantiles come last; without artefacts, proportions of these
+    populations are empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of
+    the population's weight in the run. They are empty for Bayesian EM, with fewer than 8 draws of each chain,
+    and for a weight that is the same in every draw; `rhat` is inf if chains differ and do not move. Channels
+    are on the transformed scale; their cells are empty for a population without events. `phenotype` is a
+    short name that no other population has, `full phenotype` all markers with their levels. Both tables have
+    a column `name` if a population was named by hand, and `type` with cell types. `_tree` describes
+    tree.json.
 
     With judgements, both tables have rows for the population of the explored cells, after the others,
     and a column `found by`: mixture or judging. Its events also count in their populations of the mixture.
@@ -117,8 +117,8 @@ def write_strategy(path: Path, gating: Gating) -> None:
     inside this gate and those before it, `purity` the share of the population in them, `yield` the share of
     the population among them, and `f1` the harmonic mean of both. `shape` is polygon or ellipse. `shortfall`
     says what the last gate misses or holds of other populations, where this is more than 10%. A population
-    without gates has one row with empty cells. With judgements, the last rows are those of the explored
-    cells, compared with all other events.
+    without gates has one row with empty cells. With judgements, the last rows describe the explored cells,
+    compared with all other events.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def write_explored(path: Path, gating: Gating) -> None:
     `found` counts the events with a posterior mean of at least `threshold`. In the row of all samples,
     `number` is the probable number of such events, `low` its 5% quantile, and `high` its 95% quantile with
     those that may be missed.
-    Medians are those of the events found, on the transformed scale.
+    Medians are over the events found, on the transformed scale.
 
     Raises
     ------

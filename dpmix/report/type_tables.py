@@ -184,7 +184,7 @@ def levels_of(
     markers : sequence of Marker
         C markers.
     quartiles : float64 [2, P, C]
-        Of the populations, transformed scale.
+        Quartiles of the populations, transformed scale.
     """
     levels = np.ones((quartiles.shape[1], len(table.markers), table.levels.shape[2]), np.bool_)
     for c, marker in enumerate(markers):
@@ -303,7 +303,7 @@ def _suspects(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]
         cell = cells[r][m] or "by its parent"
         text = (
             f"{name} of {row}: table {cell}, but hardly an event is this type alone, and unknown events fit "
-            "it but for this cell; it is wrong, or that of a row with the same cells, or a type has no row"
+            "it but for this cell; it is wrong, or a row with the same cells is, or a type has no row"
         )
         yield Finding("suspect", row, name, cell, None, text)
 

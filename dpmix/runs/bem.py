@@ -93,7 +93,7 @@ class _Point:
     ----------
     state : State
     log_posterior : float
-        Of the state before it.
+        Log posterior of the state before it.
     emptied : int
         Components emptied by the step that led to the state.
     emptied_so_far : int
@@ -116,7 +116,7 @@ class _End:
 
     @property
     def drawn(self) -> Record:
-        """The record as that of a draw: with the components emptied by all steps of the start."""
+        """The record as of a draw: with the components emptied by all steps of the start."""
         return replace(self.record, counts=(self.point.emptied_so_far,))
 
 
@@ -201,7 +201,7 @@ class _Resumed:
 
 
 def _visits(session: Session, resumed: _Resumed) -> Iterator[_Visit]:
-    """Yield the steps of all starts, and then those of the best one, if it has not yet made all its steps."""
+    """Yield the steps of all starts, and then of the best one, if it has not yet made all its steps."""
     settings, best = session.config.bem, resumed.best
     limit, most, n_events = settings.first_steps, settings.max_steps, session.engine.n_events
     size = settings.first_events(session.config.model.components, n_events)

@@ -110,6 +110,4 @@ def check_fits(state: State, groups: Ints | None) -> None:
     own = state.cohort
     fits = own is None if groups is None else own is not None and np.array_equal(own.groups, groups)
     if not fits:
-        raise DataError(
-            "checkpoint: its samples or shifts are not those of the run; restart with --overwrite"
-        )
+        raise DataError("checkpoint: its samples or shifts differ from the run's; restart with --overwrite")

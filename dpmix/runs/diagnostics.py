@@ -49,7 +49,7 @@ class Mixing:
     negligible : float
         Standard error of the mean below which the quantity counts as agreed.
     rhat_limit, ess_limit : float
-        Limits of R-hat and of the bulk effective sample size: those of mcmc.until, or its defaults.
+        Limits of R-hat and of the bulk effective sample size: from mcmc.until, or its defaults.
     """
 
     quantity: str

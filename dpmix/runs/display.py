@@ -140,7 +140,7 @@ class ProgressDisplay(logging.Handler):
         return task
 
     def _end_work(self, always: bool = False) -> None:
-        """Remove the bar of work; that of sweeps stays, unless `always`."""
+        """Remove the bar of work; the bar of sweeps stays, unless `always`."""
         if self._key and (always or self._key[0] == "work"):
             self._bars.remove_task(self._bars.task_ids[0])
             self._bars.refresh()

@@ -125,14 +125,14 @@ def from_random_events(
 def from_bem(end: State, n_events: int, prior: Prior) -> State:
     """Return an end of Bayesian EM as the initial state of a chain, largest component first.
 
-    Alpha and sticks are those of a k-means start with the same weights. Bayesian EM does not order its
+    Alpha and sticks are as in a k-means start with the same weights. Bayesian EM does not order its
     components, and its empty sticks are at their mode, 0: alpha, at its own mode, is then so large that the
     first sweeps of a chain would occupy all components.
 
     Parameters
     ----------
     end : State
-        Of a pooled model.
+        End of Bayesian EM of a pooled model.
     n_events : int
     prior : Prior
     """
@@ -250,7 +250,7 @@ def seed_centres(
 def squared_distances(columns: Array, centre: Array, work: Array) -> Array:
     """Return the squared distances of points from a centre, float64 [M], in the first row of `work`.
 
-    The additions are those of ``np.square(points - centre).sum(axis=1)`` in the same order, but of whole
+    The additions are as in ``np.square(points - centre).sum(axis=1)``, in the same order, but of whole
     columns: eight partial sums, their pairs, and the rest. This takes a quarter of the time.
 
     Parameters

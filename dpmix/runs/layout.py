@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dpmix.runs.profile import SPANS
 from dpmix.system.version import VERSION
 
-FORMAT_VERSION = 3  # that of 1.0.0; 1 and 2 were never released, and are refused
+FORMAT_VERSION = 3  # since 1.0.0; 1 and 2 were never released, and are refused
 COUNTERS = ("committed", "synced")
 MCMC_COUNTS = (
     "splits_proposed",
@@ -42,7 +42,7 @@ DRAWN_GROUPS = ("posterior", "sample_stats")  # a row of a dataset for every dra
 EVENT_SUBSET = "event_subset"  # the constant with some events, for `dpmix gate`
 SUBSET_WEIGHTS = "event_subset_weights"  # what each of them counts, in a run whose events have weights
 REFERENCES = "reference_events"  # the constant that a run has where mcmc.until is not null
-WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: those of each sample
+WEIGHTS = "sample_weights"  # the constant of a run whose events have weights: the weights of each sample
 MAX_POPULATIONS = 32  # interim populations whose proportions are monitored, the largest
 MAX_CHARACTERS = 2048  # bytes of a text
 # Sizes of what a run file keeps of its populations (`dpmix.populations.draws.kept`): draws that they come
@@ -158,10 +158,10 @@ class Layout:
     counts : sequence of str
         `COUNTS` of the kind.
     cohort : sequence of str
-        Those of `COHORT` that the model has; none for a pooled model.
+        The parts of `COHORT` that the model has; none for a pooled model.
     judged : bool
-        The file has room for the populations and the verdict (`dpmix.populations.draws.kept`); not in those
-        of earlier versions and of Bayesian EM.
+        The file has room for the populations and the verdict (`dpmix.populations.draws.kept`); files of
+        earlier versions and of Bayesian EM have none.
     """
 
     kind: str
@@ -326,7 +326,7 @@ def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]
 
 
 def _attributes(layout: Layout) -> dict[str, Any]:
-    """Return the attributes of the file: those of the layout, and those that every file has."""
+    """Return the attributes of the file: the layout's, and the ones that every file has."""
     given = {
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in layout.attributes.items()

@@ -44,7 +44,7 @@ class SweepReport:
     chain : int
         Chain or start, from 0.
     log_likelihood, log_posterior : float
-        Of the state after the sweep, in nats, of the standardised events.
+        Values of the state after the sweep, in nats, of the standardised events.
     occupied : int
         Components that hold an event.
     alpha : float
@@ -148,9 +148,8 @@ def record_of(
 ) -> Record:
     """Return the record of a state from the statistics of the pass that computed its log likelihood.
 
-    The log posterior is that of the coarsened posterior if the config asks for it. In Bayesian EM of the
-    hierarchical model it is a lower bound (`dpmix.model.cohort_bem`). In a session on fewer events, both are
-    estimates of those of all events.
+    The log posterior is coarsened if the config asks for it. In Bayesian EM of the hierarchical model it is a
+    lower bound (`dpmix.model.cohort_bem`). In a session on fewer events, both are estimates for all events.
     """
     return Record(
         log_likelihood=session.stands_for * stats.log_likelihood,
@@ -163,7 +162,7 @@ def record_of(
 
 
 def _log_prior(session: Session, state: State) -> float:
-    """Return the log prior density of a state, with that of what differs between samples, in nats."""
+    """Return the log prior density of a state, including all that differs between samples, in nats."""
     density = log_prior(state, session.prior)
     if state.cohort is not None:
         own = cohort.log_prior if state.cohort.factors is None else cohort_bem.bound

@@ -64,8 +64,8 @@ def run_mcmc(
     base : Path
         Folder that relative data paths of the config start from.
     resume : bool
-        Resume from the run file's checkpoint. The draws are those of an uninterrupted run. The config may
-        ask for more draws than the run was started with.
+        Resume from the run file's checkpoint. The draws are the same as in an uninterrupted run. The config
+        may ask for more draws than the run was started with.
     overwrite : bool
         Replace an existing run file.
     on_sweep : callable

@@ -338,7 +338,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """The agreement of the chains about the populations; its text is that of ``dpmix info``.
+        """The agreement of the chains about the populations; its text is the one of ``dpmix info``.
 
         In a complete run, these are the populations that `dpmix.gate` finds by its defaults, read from the
         file. In others, and in files of earlier versions, they are interim populations.

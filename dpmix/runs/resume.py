@@ -73,8 +73,8 @@ def choose(kind: Kind, source: ConfigLike, settings: Sequence[str] = (), resume:
     Raises
     ------
     ConfigError
-        The config is wrong, there is no such run, or the config differs from that of the run in a key that
-        changes its draws.
+        The config is wrong, there is no such run, or the config differs from the run's in a key that changes
+        its draws.
     DataError
         The run file cannot be read.
     """

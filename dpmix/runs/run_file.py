@@ -5,7 +5,7 @@ The file is HDF5 in the netCDF-4 layout; ``arviz.from_netcdf`` and ``xarray.open
     posterior       weights [chain, draw, component], means [chain, draw, component, channel], covariances
                     [chain, draw, component, channel, channel_bis], alpha [chain, draw]; where learned,
                     m [chain, draw, channel], gamma, nu [chain, draw], phi [chain, draw, channel, channel_bis]
-                    in the hierarchical model `COHORT` (`Run.cohort`); weights are then those of all events
+                    in the hierarchical model `COHORT` (`Run.cohort`); weights are then for all events
     sample_stats    log_likelihood, log_posterior, occupied, seconds [chain, draw]; counts of moves (Bayesian
                     EM: of emptied components), summed over the sweeps since the previous draw
     trace           the same and alpha, of each sweep: [chain, sweep], or [start, step] for Bayesian EM;
@@ -247,13 +247,13 @@ def committed_draws(path: Path, contents: Contents) -> int:
 
 
 class Wrong(ValueError):
-    """The content of a file is not that of a run file."""
+    """The content of a file is not a run file's."""
 
 
 def _check(contents: Contents, n_bytes: int) -> None:
     """Raise `Wrong` where a file made by another program could mislead its reader.
 
-    Shapes and types must be those of a `Layout` with the sizes found, and all data must lie in the file.
+    Shapes and types must be as in a `Layout` with the sizes found, and all data must lie in the file.
     """
     attributes, slots = contents.attributes, contents.slots
     missing = [name for name, kind in ATTRIBUTE_TYPES.items() if not isinstance(attributes.get(name), kind)]

@@ -51,7 +51,7 @@ class Session:
     """Everything that the loops of MCMC and Bayesian EM work with; `open_session` makes it.
 
     `origin` is the run file whose last draw the chains start from, where mcmc.init names one. `coarseness` is
-    that of the config, or the one chosen at the start of the run. `groups` is the shift of each sample in the
+    set in the config or chosen at the start of the run. `groups` is the shift of each sample in the
     hierarchical model (`dpmix.runs.cohort.shift_groups`), None in a pooled one.
     """
 
@@ -109,7 +109,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
     DpmixError
         The engine cannot be set up.
     DataError
-        The events are not usable or not those of the run, or a run file cannot be read or written.
+        The events are not usable or differ from the run's, or a run file cannot be read or written.
     """
     path, origin = Path(config.output.path), _origin(kind, config, base)
     if not resume:
@@ -151,7 +151,7 @@ def on_fewer_events(session: Session, size: int) -> Iterator[Session]:
     """Yield a session on events drawn at random, which together count as much as all events do.
 
     The session itself where `size` is the number of its events. Otherwise the events have an engine of their
-    own, with the backend of the run; instead of a cluster, for which they are too few, that of the CPU.
+    own, with the backend of the run; instead of a cluster, for which they are too few, the CPU.
     """
     events = session.events
     if size == len(events.values):
@@ -213,7 +213,7 @@ def _engine(config: Config, backend: str, events: Events, scratch: Path | None) 
 def _coarseness(
     config: Config, events: Events, prior: Prior, earlier: Run | None, profile: Profile
 ) -> coarseness.CoarsenessChoice:
-    """Return the coarseness of a new run, or that of the run to resume."""
+    """Return the coarseness of a new run, or of the run to resume."""
     if earlier is not None:
         return coarseness.choice_of(earlier)
     with profile.span("start"):
@@ -379,7 +379,7 @@ def layout_of(
 
 
 def check_same_data(earlier: Run, events: Events, remedy: str = "restart with --overwrite") -> None:
-    """Raise `DataError` where the events differ from those of the run."""
+    """Raise `DataError` where the events differ from the run's."""
     then, channels = earlier.attributes, ", ".join(earlier.channels)
     now = ", ".join(events.channels)
     if channels != now:
@@ -399,7 +399,7 @@ def check_same_data(earlier: Run, events: Events, remedy: str = "restart with --
 
 
 def _same_weights(run: Run, events: Events) -> bool:
-    """Return whether events have the weights that those of a run had."""
+    """Return whether events have the weights that a run's events had."""
     then, now = run.constants.get(WEIGHTS), events.weights
     if then is None or now is None:
         return then is None and now is None

@@ -119,7 +119,7 @@ class Plan:
     ----------
     mcmc : McmcConfig
     writer : RunWriter
-        Of the run file, with the decisions that were made before a resume.
+        Writer of the run file, with the decisions that were made before a resume.
     first : int
         Number of the sweep that is recorded next.
     """

@@ -40,7 +40,7 @@ MOST_NAMED = 8
 # (benchmarks/results/remedies.json).
 MANY_DRAWS = 250
 NO_HELP = "more draws are unlikely to help, because each chain keeps to its own division of these events"
-# Chains whose mean log likelihood is further below that of the best chain, in nats and in standard deviations
+# Chains whose mean log likelihood is further below the best chain's, in nats and in standard deviations
 # within chains, are named.
 FAR_BELOW, FAR_BELOW_SDS = 100.0, 2.0
 
@@ -60,7 +60,7 @@ class Verdict:
     shares : float64 [P]
         Mean weight of each population in the run.
     r_hat : float64 [P]
-        Of the weight; NaN where it is the same in every draw, or draws are too few.
+        R-hat of the weight; NaN where it is the same in every draw, or draws are too few.
     fit : str
         How chains differ in their log likelihood; "" where they agree.
     draws : int
@@ -154,7 +154,7 @@ def judge(run: Run, mixing: Mixing, noun: str = "population", fit: str | None = 
     ----------
     run : Run
     mixing : Mixing
-        Of the weights of the populations.
+        Mixing of the weights of the populations.
     noun : str
         What a population is called.
     fit : str, optional

@@ -186,7 +186,8 @@ class RunWriter:
             All its datasets but ``committed``. An array may be smaller than its place; of a text at most
             `MAX_CHARACTERS` bytes are kept.
         """
-        # No reader may take old populations for those of more draws while new ones are being written.
+        # No reader may take old populations for the populations of more draws while new ones are being
+        # written.
         self._write("populations/committed", (), -1)
         for name, value in values.items():
             slot = self._contents.slots[f"populations/{name}"]

@@ -19,7 +19,7 @@ HANGUP = getattr(signal, "SIGHUP", None)
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Return the signals, other than that of Ctrl-C, that end a server; none on Windows."""
+    """Return the signals, other than Ctrl-C's, that end a server; none on Windows."""
     asked = [one for one in SIGNALS if one != signal.SIGINT and os.name != "nt"]
     return [one for one in asked if one != HANGUP or signal.getsignal(one) is not signal.SIG_IGN]  # nohup
 

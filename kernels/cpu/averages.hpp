@@ -6,7 +6,7 @@
 
 namespace dpmix {
 
-// Memberships of events in one draw, and the factors that make them those of the sample.
+// Memberships of events in one draw, and the factors that make them the sample's.
 struct DrawMemberships {
     std::size_t n_events;
     int n_populations;

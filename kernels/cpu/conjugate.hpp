@@ -59,7 +59,7 @@ struct ComponentsInput {
     const double *means, *whiteners, *m;  // [K][D], [K][D][D]: the lower triangles are read; [D]
 };
 
-// Sums over the groups, for each lane: those of `sum_components`, precision as a triangle.
+// Sums over the groups, for each lane: as in `sum_components`, precision as a triangle.
 struct LaneSums {
     Lanes *precision, *shift, *spread;
 };

@@ -2,7 +2,7 @@
 // given for all events, and sums the log probability of these sides, each times the weight of its event. (The
 // restricted Gibbs scans of a split-merge move: Jain and Neal 2004, J. Comput. Graph. Stat. 13:158.)
 //
-// The weights of sides are those of a label draw: relative to the better side, and 0 below the floor.
+// The weights of sides are as in a label draw: relative to the better side, and 0 below the floor.
 #pragma once
 
 #include "draw.hpp"

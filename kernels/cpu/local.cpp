@@ -210,8 +210,8 @@ struct Move {
 };
 
 // Returns the step of Fisher scoring, given the system of `evaluate` at the same parameters. The derivative
-// of the covariance K with respect to log variance is K without the noise: only that of log range takes a
-// product.
+// of the covariance K with respect to log variance is K without the noise: only the derivative of log range
+// takes a product.
 template <Correlation KIND>
 Move score(const LocalInput& in, Logs at, System& s) {
     invert(s);
@@ -263,7 +263,7 @@ Move score(const LocalInput& in, Logs at, System& s) {
     return move;
 }
 
-// Returns the maximum of likelihood times prior; the system is then that of the maximum.
+// Returns the maximum of likelihood times prior; the system is then evaluated at the maximum.
 template <Correlation KIND>
 Logs maximum(const LocalInput& in, System& s) {
     Logs best{in.centres[0], in.centres[1]};

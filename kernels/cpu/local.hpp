@@ -36,7 +36,7 @@ struct LocalOutput {
 // A design starts with the nearest points. It then takes one point after another: the candidate that reduces
 // the variance of the prediction most (ALC), the first of equal ones. Its covariance with the prediction and its
 // own variance, both given the design so far, are updated by each new point: a design costs O(n^2 candidates). The
-// first design is that of the prior's centre; the second, and last, that of the maximum for the first.
+// first design is for the prior's centre; the second, and last, for the maximum given the first.
 void predict_locally(const LocalInput& input, const double* at, std::size_t count, int threads,
                      const LocalOutput& out);
 

@@ -31,7 +31,7 @@ struct Aligned {
 template <class T>
 using AlignedVector = std::vector<T, Aligned<T>>;
 
-// The whiteners of a mixture. Mixtures that share them, as those of samples do, differ in weights and means
+// The whiteners of a mixture. Mixtures that share them, as the samples' do, differ in weights and means
 // alone.
 class Whiteners {
     const double* values_;

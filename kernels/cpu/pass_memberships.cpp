@@ -82,7 +82,7 @@ void Engine::memberships(const Parameters& parameters, const Populations& popula
     }
 }
 
-// Whether the last memberships asked for were those of this range. A new range begins without labels.
+// Whether the last memberships asked for were in this range. A new range begins without labels.
 bool Engine::returns_to(const Span& span) {
     if (range_.span.start == span.start && range_.span.stop == span.stop) return true;
     range_ = Range{span, {}, {}};

@@ -17,8 +17,8 @@ struct Run {
     std::uint32_t from, count;  // in the chunk's order
 };
 
-// The components whose runs are summed into the same moments: members first[g], ..., first[g + 1] - 1 are
-// those of group g.
+// The components whose runs are summed into the same moments: members first[g], ..., first[g + 1] - 1 belong
+// to group g.
 struct Groups {
     std::vector<int> members;
     std::vector<std::size_t> first;  // [groups + 1]

@@ -1,7 +1,7 @@
 // The code of one instruction set, compiled once per set with that set's flags (CMakeLists.txt).
 //
 // DPMIX_SET is the set's short name. Only the table may have external linkage, and no template of the
-// standard library is used: the linker keeps one copy of such a function, possibly that of a set which this
+// standard library is used: the linker keeps one copy of such a function, possibly from a set which this
 // processor lacks.
 
 #include "clearance_group.hpp"

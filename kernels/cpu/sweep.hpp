@@ -96,7 +96,7 @@ struct Mixture {
 // New rows of a Gaussian process's inverse Cholesky factor, packed in blocks of GP_BLOCK points or rows. Beyond
 // the last point and row, blocks hold the last point again and zeros.
 constexpr int GP_BLOCK = 4;
-constexpr int GP_SCRATCH = 64;  // floats of scratch for each row: those of the widest tile
+constexpr int GP_SCRATCH = 64;  // floats of scratch for each row: as the widest tile needs
 
 struct GaussianProcess {
     bool laplacian;  // correlation exp(-|d|_1) instead of exp(-|d|^2)

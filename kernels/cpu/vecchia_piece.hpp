@@ -1,9 +1,9 @@
 // Vecchia's likelihood of a piece of the points (vecchia.hpp), with one point in each lane of the vectors.
 //
-// A system is that of a point and its m neighbours. L is stored by rows, and two more rows have the values
+// A system belongs to a point and its m neighbours. L is stored by rows, and two more rows have the values
 // and the ones, which the factorisation turns into L^-1 y and L^-1 1. The neighbours are in order of time:
-// the exponentials of Matern's functions are then products of those of the gaps, so a system needs 2 m
-// exponentials and not m^2 / 2.
+// the exponentials of Matern's functions are then products of the exponentials of the gaps, so a system needs
+// 2 m exponentials and not m^2 / 2.
 #pragma once
 
 #include "simd.hpp"
@@ -190,8 +190,8 @@ void solve_last(Systems& s) {
     }
 }
 
-// columns = L^-1 dA w for the derivatives dA of the covariance A. Since A w = L e, that of the variance needs
-// no product with A.
+// columns = L^-1 dA w for the derivatives dA of the covariance A. Since A w = L e, the derivative by the
+// variance needs no product with A.
 void solve_columns(double nugget, Systems& s) {
     Reals *variance = s.columns[BY_VARIANCE], *range = s.columns[BY_RANGE], *noise = s.columns[BY_NUGGET];
     for (int i = 0; i < s.size; i++) {

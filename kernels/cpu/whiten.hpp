@@ -71,7 +71,7 @@ class Fixed {
 
     static constexpr int n_channels() { return D; }
 
-    // Calls body(rows) with all rows, or with those of one stage of pruning.
+    // Calls body(rows) with all rows, or with the rows of one stage of pruning.
     template <class Body>
     DPMIX_INLINE auto whole(Body body) const {
         return body(Rows<0, D>{x_});

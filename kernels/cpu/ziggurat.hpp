@@ -1,5 +1,5 @@
 // The tables of the ziggurat method by which NumPy draws standard normal numbers (Marsaglia and Tsang 2000,
-// J. Stat. Softw. 5(8)): widths, limits and heights of 256 layers. The values are those of NumPy's
+// J. Stat. Softw. 5(8)): widths, limits and heights of 256 layers. The values come from NumPy's
 // ziggurat_constants.h (BSD 3-clause licence), because the draws have to have NumPy's bits.
 //
 // clang-format off

@@ -314,7 +314,7 @@ def test_samples_are_of_the_populations_and_like_the_data(fitted: dpmix.DPMixtur
     events, populations = fitted.sample(4000)
     assert events.shape == (4000, 3)
     table = a_table()
-    # The mean of 4,000 draws of the predictive, about that of the 600 events.
+    # The mean of 4,000 draws of the predictive, about the mean of the 600 events.
     error = table.std(axis=0) * np.sqrt(1 / 600 + 1 / 4000)
     assert (np.abs(events.mean(axis=0) - table.mean(axis=0)) < 5 * error).all()
     assert (fitted.predict(events) == populations).mean() > 0.97

@@ -101,9 +101,7 @@ def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path
     page.decided("cut")
     assert page.rows() == before - 1
     page.until(lambda: browser.canvas("pair0") != drawn)
-    page.until(
-        lambda: page.find("#counted").text.startswith("Proportions and intervals are those of dpmix gate")
-    )
+    page.until(lambda: page.find("#counted").text.startswith("Proportions and intervals match dpmix gate"))
 
     page.find("#rows .name").send_keys("first <b>", Keys.ENTER)
     page.decided("cut", "name")

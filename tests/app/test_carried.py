@@ -52,7 +52,7 @@ def named(workspace: Workspace, view: dict[str, Any], p: int, action: dict[str, 
 
 
 def test_names_and_colours_are_carried_over(going_on: Config, tmp_path: Path) -> None:
-    """From the populations of some draws to those of all, by events; the old file is set aside."""
+    """From the populations of some draws to the populations of all, by events; the old file is set aside."""
     workspace = Workspace(tmp_path)
     first = opened(workspace)
     assert (first["complete"], first["planned"], first["notes"]) == (False, DRAWS, ())
@@ -62,7 +62,7 @@ def test_names_and_colours_are_carried_over(going_on: Config, tmp_path: Path) ->
     run, decisions = (quoted(str(Path("inner", name))) for name in (RUN, "my run.decisions.json"))
     assert view["command"] == f"dpmix gate {run} --output gated --decisions {decisions}"
     assert run_mcmc(going_on, resume=True).completed
-    with pytest.raises(ConfigError, match=rf"the populations shown are those of {first['made']} draws"):
+    with pytest.raises(ConfigError, match=rf"the populations shown are from {first['made']} draws"):
         workspace.export(f"inner/{RUN}", "gated", ["parquet"])
     last = opened(workspace)
     assert (last["complete"], last["made"]) == (True, DRAWS)

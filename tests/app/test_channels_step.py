@@ -161,7 +161,7 @@ def test_any_channels_as_a_grid(workspace: Workspace) -> None:
 
 
 def test_the_run_has_what_the_page_shows(workspace: Workspace) -> None:
-    """Channels, transform and an edited matrix go into the config, and the events are those of the page."""
+    """Channels, transform and an edited matrix go into the config, and the events are the page's."""
     data, own = settings(workspace), workspace.channels(FILES)
     data["channels"].remove("CD14")
     data["transform"]["CD4"] = {"method": "arcsinh", "cofactor": 200.0}

@@ -98,7 +98,7 @@ def test_a_screen_has_profiles_of_its_events(workspace: Workspace, opened: dict[
 
 
 def test_the_commands_give_the_same(workspace: Workspace, opened: dict[str, Any], tmp_path: Path) -> None:
-    """The next screen is that of `dpmix explore`, and the events found are those of `dpmix gate`."""
+    """The next screen is the same as by `dpmix explore`, and the events found are as by `dpmix gate`."""
     shown = judge_screens(workspace, opened, 3)
     path = judged_path(workspace.folder / RUN)
     explore_command, gate_command = shown["commands"]

@@ -1,4 +1,4 @@
-"""The regressions are those of their page: a restricted likelihood, and intervals that cover."""
+"""The regressions are as their page says: a restricted likelihood, and intervals that cover."""
 
 from __future__ import annotations
 

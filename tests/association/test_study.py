@@ -275,7 +275,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_cells_found_by_judging_are_compared(tmp_path: Path) -> None:
-    """They have the number after those of the mixture, and grow where the mixture's populations do not."""
+    """They have the number after the mixture's, and grow where the mixture's populations do not."""
     draws, random = cohort(ratio=1.0), np.random.default_rng(7)
     expected = np.where(np.array(GROUPS) == "treated", 4.0 * RATIO, 4.0)
     found = replace(

@@ -115,7 +115,7 @@ def test_draws_of_types_are_written_read_and_compared(tmp_path: Path) -> None:
     abundance = study.effects[0]
     assert abundance.found(0.05).nonzero()[0].tolist() == [3]
     middle, low, high = abundance.intervals
-    assert middle[3] == pytest.approx(RATIO, rel=0.25)  # a 90% interval may lack it, as that of this seed
+    assert middle[3] == pytest.approx(RATIO, rel=0.25)  # a 90% interval may lack it, as with this seed
     assert low[3] < middle[3] < high[3]
     assert not study.effects[1].found(0.05).any()
     (line,) = [line for line in association_page.summary(study, 0.05) if "times as frequent" in line]

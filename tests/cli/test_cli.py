@@ -437,7 +437,7 @@ def test_a_run_resumes_only_with_the_same_config(folder: Path, monkeypatch: pyte
 
 
 def test_a_run_file_is_the_config_of_another_run(folder: Path) -> None:
-    """Also from another folder than that of the data."""
+    """Also from another folder than the data's."""
     dpmix("mcmc", "in/run.yaml", "--set", "mcmc.until=null", "--quiet")
     dpmix("mcmc", "run.h5", "--output", "same.h5", "--quiet")
     assert_identical(Path("run.h5"), Path("same.h5"))

@@ -73,7 +73,7 @@ def judge(path: Path, folder: Path) -> list[dict[str, str]]:
 
 
 def test_screens_lead_to_the_rare_cells(folder: Path, tmp_path: Path) -> None:
-    """From a rough gate; the number of cells and their quality are those of the simulation."""
+    """From a rough gate; the number of cells and their quality are as simulated."""
     screens = str(tmp_path / "screen-*.csv")
     dpmix("explore", folder / "run.h5", "--output", tmp_path, "--within", "CD34 > 2")
     for _ in range(4):

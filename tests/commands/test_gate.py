@@ -283,7 +283,7 @@ def test_aligned_draws_open_in_arviz(folder: Path, found: Populations, gated: Ga
     for (chain, draw), order in zip(found.draws, found.order, strict=True):
         np.testing.assert_allclose(aligned.means[chain, draw], raw.means[chain, draw][order])
         np.testing.assert_allclose(aligned.weights[chain, draw], raw.weights[chain, draw][order])
-    # Aligned heavy components are much nearer to those of the reference than unaligned ones.
+    # Aligned heavy components are much nearer to the reference's than unaligned ones.
     reference = raw.means[tuple(found.draws[found.reference])]
     heavy = raw.weights[tuple(found.draws[found.reference])] > 0.05
     moved = np.median(np.abs(aligned.means.values - reference)[:, :, heavy])
@@ -509,7 +509,7 @@ def test_flowkit_reads_populations_and_their_names_in_fcs_files(folder: Path, ga
 def test_populations_are_scored_against_the_gates_of_a_workspace(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "FIGURES", ())  # draw that of the comparison only
+    monkeypatch.setattr(figures, "FIGURES", ())  # draw the comparison only
     files = [folder / "a.fcs", folder / "b.fcs"]
     source = open_source(files[0])
     cd3, cd19 = (next(c.detector for c in source.details if c.marker == m) for m in ("CD3", "CD19"))
@@ -1139,7 +1139,7 @@ def test_decisions_name_merge_and_colour_populations(
     np.testing.assert_allclose(given.counts[..., 0], gated.counts[..., :2].sum(axis=-1), rtol=0.02)
     rows = list(csv.DictReader((folder / "decided" / "populations.csv").open(encoding="utf-8")))
     assert [row["name"] for row in rows] == list(given.names)
-    kept = [given.labels[0], *range(3, gated.n_populations + 1)]  # that of the larger one of both
+    kept = [given.labels[0], *range(3, gated.n_populations + 1)]  # the number of the larger one of both
     assert kept[0] in (1, 2)
     assert [int(row["population"]) for row in rows] == list(given.labels) == kept
     listed = events(folder / "decided").population

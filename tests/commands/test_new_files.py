@@ -103,7 +103,7 @@ def test_foreign_files_are_flagged_and_named(folder: Path) -> None:
     assert lines["foreign"].endswith(": does not fit")
     assert lines["far"].endswith(": does not fit")
     assert "foreign.csv does not fit the run: " in result.stderr
-    assert "far.csv does not fit the run: its shift is beyond those of the run in A" in " ".join(
+    assert "far.csv does not fit the run: its shift is beyond the run's shifts in A" in " ".join(
         result.stderr.split()
     )
 
@@ -121,7 +121,7 @@ def test_files_of_a_pooled_run(folder: Path) -> None:
 
 
 def test_files_of_the_cohort_are_rarely_flagged(found: Populations) -> None:
-    """Twenty files with shifts as in the cohort: none is flagged, and their misfit is that of the run."""
+    """Twenty files with shifts as in the cohort: none is flagged, and their misfit is the run's."""
     rng, run = np.random.default_rng(12), found.run
     means, sds = run.constants["channel_means"], run.constants["channel_sds"]
     files = [

@@ -150,7 +150,7 @@ static thread_local Block* block = nullptr;
 
 inline Fibre& self() { return *block->running.load(std::memory_order_relaxed); }
 
-// ---- Switching, by the compiler's jumps, because the sanitizers do not support those of the C library
+// ---- Switching, by the compiler's jumps, because the sanitizers do not support the C library's
 
 // A separate function, because no function may both set a jump target and jump. It never returns, so the
 // sanitizers must not record a call.
@@ -488,7 +488,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-// The lanes whose values are those of the caller.
+// The lanes that have the values of the caller.
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
     const uint64_t mine = cuda_cpu::bits_as<uint64_t>(value);

@@ -40,7 +40,7 @@ def settings(
     threads
         Operating system threads for the blocks of a launch; None: one per processor.
     driver
-        CUDA version of the driver, 1000 major + 10 minor; None: that of the headers.
+        CUDA version of the driver, 1000 major + 10 minor; None: the version of the headers.
     """
     each = memory if isinstance(memory, Sequence) else [] if memory is None else [memory]
     return {

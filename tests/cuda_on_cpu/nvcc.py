@@ -66,7 +66,7 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
 
 
 def shared_bytes(module: Path, kernels: list[str]) -> dict[str, int]:
-    """Return the bytes of static shared memory of each kernel, with those of all device functions.
+    """Return the bytes of static shared memory of each kernel, including all device functions.
 
     With the address sanitizer, they are 0.
     """

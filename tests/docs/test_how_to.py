@@ -11,7 +11,7 @@ Blocks of a page are run one after another in a folder of its own, by what stand
     diff            a change of the project's own files, made in a copy
     sh patched      commands with that copy
     sh checkout     commands in a checkout, on emulated GPUs
-    sh unrun        commands that are not run: those of dpmix have their options and config keys checked
+    sh unrun        commands that are not run: options and config keys of dpmix commands are checked
     text            what the block before prints, but for the numbers; a line `...` stands for others
 """
 
@@ -168,7 +168,7 @@ class Follower:
                 (self.folder / name).write_text(block)
 
     def sh(self, text: str) -> str:
-        """Commands; those of dpmix in this process, because a process of its own is long in the beginning."""
+        """Commands; dpmix runs in this process, because a process of its own is long in the beginning."""
         printed = ""
         for line in lines_of(quick(text)):
             arguments = shlex.split(line + smaller(line), comments=True)

@@ -160,7 +160,7 @@ def message_of_singular(device: Device | None) -> str:
 
 
 def test_singular_designs_are_the_error_of_the_cpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    trend = shared_trend(*example(9), 0.0)  # that of these points is singular itself
+    trend = shared_trend(*example(9), 0.0)  # the trend of these points is singular itself
     monkeypatch.setattr("dpmix.drift.local.shared_trend", lambda *_: trend)
     message = message_of_singular(None)
     assert message.startswith("the covariance of a design is singular: Covariance(")

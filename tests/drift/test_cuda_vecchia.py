@@ -83,7 +83,7 @@ def far_away(n: int, m: int) -> Points:
 
 
 def check_near(points: Points, own: Covariance, device: object) -> None:
-    """Compare float32 with float64; the limits are those of docs/benchmarks/drift.md for this noise."""
+    """Compare float32 with float64; the limits come from docs/benchmarks/drift.md for this noise."""
     got, expected = likelihood(points, own, device=device), likelihood(points, own)
     error = np.sqrt(np.diag(np.linalg.inv(expected.information)))
     root = np.sqrt(np.diag(expected.information))

@@ -258,7 +258,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_events_of_a_population_are_judged(gated: Path, tmp_path: Path) -> None:
-    """The median of all events does not move; those of the populations do."""
+    """The median of all events does not move; the medians of the populations do."""
     found = {}
     for name, *chosen in (("all",), ("1", "--population", "1"), ("2", "--population", "2")):
         of_gating = ["--gated", str(gated)] if chosen else []

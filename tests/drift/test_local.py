@@ -68,7 +68,7 @@ def log_posterior(points: Points, found: LocalPosterior, place: int, logs: Array
 
 
 def check_designs(points: Points, found: LocalPosterior, size: int) -> None:
-    """Compare designs with those of trial, for the parameters of the stationary fit."""
+    """Compare designs with designs by trial, for the parameters of the stationary fit."""
     for place in range(0, len(found.times), 7):
         expected = design_plainly(points, found.fit, found.fit.covariance, found.times[place], size)
         assert found.designs[place].tolist() == expected

@@ -177,7 +177,7 @@ def test_the_evidence_of_steps_is_the_density_of_the_values(
         assert raised == pytest.approx(plainly(kept) - plainly([]), abs=1e-6)
 
 
-@pytest.mark.parametrize("n_blocks", [150, 600, 20_000])  # those of 20,000 are averaged
+@pytest.mark.parametrize("n_blocks", [150, 600, 20_000])  # 20,000 blocks are averaged
 def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
     random, sd = np.random.default_rng(5), 0.1 * max(n_blocks / 600, 1.0) ** 0.5
     errors = np.full(n_blocks, sd)

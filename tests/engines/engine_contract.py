@@ -1,6 +1,6 @@
 """The contract of all engines against the float64 reference: subclass `EngineContract` for each engine.
 
-This module is not collected by itself. A label may differ from that of the reference only if its uniform lies
+This module is not collected by itself. A label may differ from the reference's only if its uniform lies
 within float32 rounding of a step of the cumulative sum.
 """
 
@@ -591,7 +591,7 @@ class EngineContract:
     def test_statistics_of_weighted_events_agree_with_the_reference(
         self, n: int, dim: int, n_components: int
     ) -> None:
-        """Labels do not depend on weights, and statistics are those of the labels in float64."""
+        """Labels do not depend on weights, and statistics equal the labels' in float64."""
         events, mixture = problem(n, dim, n_components, spread=0.7)
         weights, key = weights_of(n), Key(seed=3, chain=1, iteration=2)
         engine, plain = self.make(events, weights=weights), self.make(events)
@@ -660,7 +660,7 @@ class EngineContract:
 
     def test_what_is_wrong_with_weights_is_said(self) -> None:
         events, one = np.zeros((10, 2), np.float32), np.ones(1, np.float32)
-        with pytest.raises(ValueError, match=r"^weights: got those of 9 events, need 10"):
+        with pytest.raises(ValueError, match=r"^weights: got weights of 9 events, need 10"):
             self.make(events, weights=SampleWeights(np.array([0, 9]), one))
 
     def test_events_are_left_as_they_are(self) -> None:

@@ -45,7 +45,7 @@ def test_samples_that_are_alike_are_one_sample() -> None:
 
 
 def test_statistics_are_those_of_events_without_their_shifts() -> None:
-    """Sums of labelled events in float64; the engine's are those of float32 differences."""
+    """Sums of labelled events in float64; the engine sums float32 differences."""
     events, plain = problem(N, DIM, K)
     mixture = cohort_mixture(plain)
     assert mixture.samples is not None

@@ -76,7 +76,7 @@ def assert_near_by_sample(got: Stats, want: Stats, n_events: int) -> None:
 
 
 def assert_agrees_with_the_cpu(case: Case) -> None:
-    """Compare all kinds of passes with those of the CPU engine; labels may differ at steps alone."""
+    """Compare all kinds of passes with the CPU engine's; labels may differ at steps alone."""
     events, starts, mixture = case
     n, k = len(events), len(mixture.means)
     engine, other = made(case, devices=[0]), CohortEngine(events, starts, threads=2, isa=FMA)
@@ -197,7 +197,7 @@ def drawn_on_the_cpu() -> tuple[Stats, npt.NDArray[np.int32]]:
 
 
 def assert_drawn_as_on_the_cpu() -> None:
-    """Compare a draw with that of the CPU engine; a few labels may differ at steps."""
+    """Compare a draw with the CPU engine's; a few labels may differ at steps."""
     case, (want, labels) = several_samples(), drawn_on_the_cpu()
     engine = made(case, devices=[0], chunks_in_flight=2)
     got = engine.draw_labels(case.mixture, KEY)

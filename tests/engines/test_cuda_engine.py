@@ -352,7 +352,7 @@ def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
     assert queue.take(0, 2, 1) == [0, 2]
     assert queue.take(1, 1, 1) == [1]
     queue.finish(1)
-    queue.abandon(0)  # its sums are lost, so also those of the chunks that it has done
+    queue.abandon(0)  # its sums are lost, and with them the chunks that it has done
     assert queue.take(1, 8, 2) == [0, 2]
     assert queue.take(1, 8, 2) == [4]
     assert queue.take(1, 8, 2) == [3, 5]

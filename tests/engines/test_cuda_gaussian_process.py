@@ -19,7 +19,7 @@ from dpmix.kernels import _cpu, build
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Floats
 
-# Sizes below, at and above those of rounds of rows, of cached points, and of blocks and chunks.
+# Sizes below, at and above rounds of rows, cached points, and blocks and chunks.
 SIZES = [
     (1, 1, 1, 1),
     (513, 14, 33, 24),

@@ -152,7 +152,7 @@ def computed_ranges(path: Path, rng: np.random.Generator) -> None:
 
 
 def partial_matrix(path: Path, rng: np.random.Generator) -> None:
-    """Write a matrix in which one name is not that of a channel."""
+    """Write a matrix in which one name is not a channel's."""
     write_fcs(
         path,
         light(rng, 2).astype(np.float32),

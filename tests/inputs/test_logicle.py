@@ -62,7 +62,7 @@ def test_noise_about_zero_is_one_lobe(end: float, bright: float) -> None:
 
 @pytest.mark.parametrize("sd", [0.3, 1.0, 3.0])
 def test_noise_of_mass_cytometry_is_one_lobe(sd: float) -> None:
-    """Its default is arcsinh(x / 5); noise about zero is that of randomisation and of a few ions."""
+    """Its default is arcsinh(x / 5); noise about zero comes from randomisation and a few ions."""
     for centre in (-0.5, 0.0, 1.0, 3.0):
         assert lobes(Transform("arcsinh", cofactor=5.0), centre, sd) == 0.0
 

@@ -1,4 +1,4 @@
-"""State channels are read for the same events as those of the model, which does not see them."""
+"""State channels are read for the same events as the channels of the model, which does not see them."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_parents_and_levels(tmp_path: Path) -> None:
     assert written(whole.levels[2]) == ["loh"] * 3
     assert whole.doubt[2, 1] == pytest.approx(0.2)
     own = read(tmp_path, text.replace("Naive,,,+", "Naive,-,,+")).with_inherited()
-    assert written(own.levels[2])[0] == "f"  # its own cell counts, not that of the parent
+    assert written(own.levels[2])[0] == "f"  # its own cell counts, not the parent's
     groups = read(tmp_path, "Population,level,CD3,CD4\nCD4 T,T,1,1\nCD8 T,T,1,-1\nB,,-1,\n")
     assert groups.types == ("CD4 T", "CD8 T", "B", "T")
     assert groups.parents == ("T", "T", "", "")

@@ -32,7 +32,7 @@ def write_workspace(
     transform : flowkit transform, optional
         Of all fluorescence channels; default: FlowJo's biex with its defaults.
     names : sequence of str, optional
-        Names of the samples; default: those of the files.
+        Names of the samples; default: the files' names.
     """
     transform = transform or flowkit.transforms.WSPBiexTransform()
     scale = 4096.0 if type(transform).__name__ == "WSPBiexTransform" else 1.0

@@ -189,7 +189,7 @@ def draw_wishart(inverse: Array, normals: Array, gammas: Array, out: Array) -> b
 def log_betas(first: Array, second: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Return log v and log(1 - v) of Beta(first, second) variates v, as in `FastGenerator.log_betas`.
 
-    The logs are taken one by one, because those of NumPy's arrays depend on the processor.
+    The logs are taken one by one, because the logs of NumPy's arrays depend on the processor.
     """
 
     def log_gammas(shapes: Array) -> list[float]:
@@ -312,7 +312,7 @@ def swap_collapsed(
     after : float
         The number of events after the first two components.
     uniforms : float64 [K - 1]
-        The last is that of the last move.
+        The last is for the last move.
 
     Returns
     -------

@@ -245,8 +245,8 @@ def ways(update: bem.Update, seeds: range) -> list[tuple[Prior, Way]]:
 def test_with_modes_the_log_posterior_never_falls() -> None:
     """This holds up to rounding and the weight floor, except in the few steps in which a stick reaches 1.
 
-    From such a step on, the log posterior is that of a shorter mixture. With alpha of 1 or more it does not
-    fall in such a step either.
+    From such a step on, the log posterior is a shorter mixture's. With alpha of 1 or more it does not fall in
+    such a step either.
     """
     cut = at_one = emptied = gone = 0
     for prior, way in ways("mode", range(45)):

@@ -88,7 +88,7 @@ def test_label_swaps_leave_labels_and_sticks_as_they_are() -> None:
 
 
 def test_a_sweep_returns_the_former_numbers_of_its_components() -> None:
-    """Passes are pruned by this order, that of the label swaps, which draw no parameters."""
+    """Passes are pruned by this order, from the label swaps, which draw no parameters."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
     stats = no_events(COMPONENTS, 2)
     stats.counts[:] = [3.0, 0.0, 40.0, 1.0]
@@ -101,7 +101,7 @@ def test_a_sweep_returns_the_former_numbers_of_its_components() -> None:
 
 
 def test_a_sweep_counts_its_label_swaps() -> None:
-    """The three kinds try K swaps, and those of K - 2 and K - 1 neighbours. Empty pairs do not count."""
+    """The three kinds try K swaps, and swaps of K - 2 and K - 1 neighbours. Empty pairs do not count."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
 
     def info_of(counts: list[float], *, label_swaps: bool = True) -> gibbs.Info:

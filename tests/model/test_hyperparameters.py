@@ -33,7 +33,7 @@ HYPER = Hyperparameters(
 
 
 def a_state(n_components: int = 7) -> State:
-    """Return a state drawn from the model, with hyperparameters that differ from those of the prior."""
+    """Return a state drawn from the model, with hyperparameters that differ from the prior's."""
     state = gibbs.draw_prior(PRIOR, n_components, None, Stream(3, 0, 0))
     empty = normal_wishart.posterior(no_events(n_components, 3), HYPER)
     means, covariances, whiteners = normal_wishart.draw_parameters(

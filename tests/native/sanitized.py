@@ -91,7 +91,7 @@ def control(name: str) -> None:
 
 
 def environment(name: str) -> dict[str, str]:
-    """Return an environment that loads the sanitizer's runtime, then that of C++ with the throw it wraps."""
+    """Return an environment that loads the sanitizer's runtime, then C++'s, with the throw it wraps."""
     where = [
         subprocess.run([CXX, f"-print-file-name={library}"], capture_output=True, check=True, text=True)
         for library in (SANITIZERS[name].runtime, "libstdc++.so.6")
@@ -102,7 +102,7 @@ def environment(name: str) -> dict[str, str]:
 
 
 def start_tests(name: str, folder: Path) -> subprocess.Popen[str]:
-    """Start the tests on the modules of a folder, in parallel with those of the other sanitizer."""
+    """Start the tests on the modules of a folder, in parallel with the other sanitizer's."""
     options = ["-q", "-p", "sanitized", "-k", SANITIZERS[name].tests, "--durations=5"]
     command = [
         sys.executable,

@@ -12,7 +12,7 @@ on the other system is missing here, and calls that fail there fail here:
   tests start.
 
 It shows that dpmix needs none of these. It cannot show what the other system itself does. Separators and
-drives of paths are those of Linux; tests/system/test_paths.py tests them by themselves.
+drives of paths are as on Linux; tests/system/test_paths.py tests them by themselves.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def switched() -> tuple[Ints, Array, Ints]:
     strays = rng.random((n_draws, n_events)) < 0.1
     labels = np.where(strays, rng.integers(0, 7, (n_draws, n_events)), truth)
     weights = np.array([np.bincount(one, minlength=K) + rng.random(K) for one in labels])
-    weights[:, 7] = 0.5 + 0.2 * rng.random(n_draws)  # always above that of 8
+    weights[:, 7] = 0.5 + 0.2 * rng.random(n_draws)  # always above the weight of 8
     weights[:, 8] = 0.1 * rng.random(n_draws)
     renamed = np.take_along_axis(names, labels, axis=1)
     heavy = np.empty_like(weights)

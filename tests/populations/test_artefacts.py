@@ -95,7 +95,7 @@ def test_a_large_cell_is_no_doublet_with_a_cell_without_markers() -> None:
 def test_dead_cells_are_stained() -> None:
     own = [4.0, 0.0, 0.0, 0.0]
     assert marks([300, 200], [own, own], [85.0, 85.0], None, dead=[3.0, 1.0]) == ("dead cells", "")
-    # The limit is that of most main cells, although monocytes bind more of the stain.
+    # Most main cells set the limit, although monocytes bind more of the stain.
     assert marks([200], [own], [85.0], None, dead=[1.4]) == ("dead cells",)
 
 

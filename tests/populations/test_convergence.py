@@ -43,7 +43,7 @@ def make(path: Path, shifts: tuple[float, ...], n_draws: int = N_DRAWS, used: in
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Populations:
-    """Four chains; the last one has moved 0.03 from the population of 0.35 to that of 0.15."""
+    """Four chains; the last one has moved 0.03 from the population of 0.35 to the one of 0.15."""
     return make(tmp_path_factory.mktemp("apart") / "run.h5", (0.0, 0.0, 0.0, 0.03))
 
 

@@ -208,7 +208,7 @@ def test_decisions_about_another_tree_are_refused(forest: Forest, begun: Decisio
         update={"levels": tuple((level or 0.0) * 1.00001 for level in begun.tree.levels)}
     )
     decided(forest, begun.model_copy(update={"tree": rounded}))
-    with pytest.raises(ConfigError, match=r"made for another tree of populations than that of .*run\.h5"):
+    with pytest.raises(ConfigError, match=r"made for another tree of populations than in .*run\.h5"):
         decided(forest, begun.model_copy(update={"tree": other}))
 
 

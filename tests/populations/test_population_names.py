@@ -1,4 +1,4 @@
-"""Names of populations: those of known subsets, all different, short, nearest neighbours first."""
+"""Names of populations: known subsets' names, all different, short, nearest neighbours first."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_gibbs_draws_have_the_posterior(values: list[float]) -> None:
     if len(values) > 1:
         wrong, _ = exact(shares.astype(float), weights, [1.0])
         assert np.abs(wrong - memberships).max() > 0.03
-        assert np.abs(shares - memberships).max() > 0.03  # those of the run
+        assert np.abs(shares - memberships).max() > 0.03  # the run's
     else:  # one event has no information about proportions
         np.testing.assert_allclose(memberships, shares, atol=1e-6)
 
@@ -199,7 +199,7 @@ def test_one_draw_has_the_mean_of_iterations() -> None:
 
 
 def test_proportions_of_few_events_are_dirichlet() -> None:
-    """Compare moments of 20,000 draws with those of the counts plus one event, spread evenly."""
+    """Compare moments of 20,000 draws with the moments for the counts plus one event, spread evenly."""
     counts = np.array([0, 3, 12])
     draws = proportions.posterior(np.broadcast_to(counts, (20_000, 1, 3)), seed=3)[:, 0]
     shapes = dirichlet(counts + 1.0 / 3.0)

@@ -1,4 +1,4 @@
-"""Runs with a resolution: what they record, and that their records are those of events that are clouds."""
+"""Runs with a resolution: what they record, and that they record it for events that are clouds."""
 
 from __future__ import annotations
 

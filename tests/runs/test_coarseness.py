@@ -154,7 +154,7 @@ def densities_of(state: State, events: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 
 def test_the_choice_is_made_once_and_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Same for all threads, kinds of run, stops and larger files; draws are those of the number chosen."""
+    """Same for all threads, kinds of run, stops and larger files; draws have the number chosen."""
     caplog.set_level(logging.INFO, "dpmix")
     write_events(tmp_path / "events.npy", 2_400)
     run_mcmc(auto_config(tmp_path, "whole.h5"))

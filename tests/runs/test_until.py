@@ -361,7 +361,7 @@ def test_a_run_that_fails_anywhere_resumes_from_its_last_checkpoint(
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("how", ["null", "more", "null, stopped"])
 def test_a_run_that_the_rule_ended_goes_on_where_asked(folder: Path, tmp_path: Path, how: str) -> None:
-    """Burn-in stays where it ended, and the draws are those of a rule that is never met."""
+    """Burn-in stays where it ended, and the draws are as with a rule that is never met."""
     path = tmp_path / "run.h5"
     never = {"until": {"rhat": 1.3, "ess": 10**6}, "draws": 52 if how == "more" else 40}
     whole = run_mcmc(config_of(folder, tmp_path / "whole.h5", **never)).path
@@ -385,7 +385,7 @@ def test_a_run_that_the_rule_ended_goes_on_where_asked(folder: Path, tmp_path: P
 
 
 def test_a_run_of_an_older_file_has_no_rule(folder: Path, tmp_path: Path) -> None:
-    """The default of the rule is not that of a file without the group."""
+    """The default of the rule is not used for a file without the group."""
     run_mcmc(config_of(folder, tmp_path / "run.h5", burn_in=1, draws=2, until=None))
     path = tmp_path / "run.h5"
     text = open_run(path).config_text

@@ -79,7 +79,7 @@ class StopAfter:
 
 
 def assert_draws_of(whole: Path, path: Path) -> int:
-    """The draws that a run file has are those of a whole run, bit for bit; their number."""
+    """Assert that a run file has the draws of a whole run, bit for bit; return their number."""
     theirs, ours = open_run(whole), open_run(path)
     n = ours.committed
     for name in ("weights", "means", "covariances", "alpha"):

@@ -21,7 +21,7 @@ that do not overlap (`separated`).
 
 **A round of split-merge moves** with a fixed launch walks between the joined events and their divisions z.
 With the proposal's probability q(z), accepted by q^zeta, detailed balance gives the joined events p and each
-division p(z) q(z)^(1 - zeta) / 2, where p is the power posterior of the labels (`Star`). The 1/2 is that of
+division p(z) q(z)^(1 - zeta) / 2, where p is the power posterior of the labels (`Star`). The 1/2 comes from
 merging into one of two components; here, only one of them is ever used.
 
 N events, D channels, K components, T draws, Z = 2^N - 1 labellings.

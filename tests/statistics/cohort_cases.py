@@ -263,7 +263,7 @@ GRID = (np.arange(200) + 0.5) / 200
 
 @cache
 def exact_labels(alpha: float = 1.0) -> tuple[Ints, Array, Array]:
-    """Return all labels [Z, N], their probabilities [Z], and those of the grid of kappa [200].
+    """Return all labels [Z, N], their probabilities [Z], and the probabilities of the grid of kappa [200].
 
     The base weights and kappa are integrated out on grids of equally probable values.
     """

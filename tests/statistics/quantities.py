@@ -106,6 +106,6 @@ OF_HYPERPARAMETERS: Mapping[str, Quantities] = {
 
 
 def quantities(case: Case, *groups: Quantities) -> dict[str, Callable[[Trace], Array]]:
-    """Return the quantities of the groups, and those of the hyperparameters that the case learns."""
+    """Return the quantities of the groups, and the quantities of the hyperparameters that the case learns."""
     chosen = [*groups, *(own for name, own in OF_HYPERPARAMETERS.items() if name in case.prior.learned)]
     return {name: value for group in chosen for name, value in group.items()}

@@ -54,7 +54,7 @@ def test_split_merge_moves_are_accepted_as_enumerated(resolution: tuple[float, .
 
 
 def test_the_walk_of_split_merge_moves_has_the_stated_distribution() -> None:
-    """It is that of q^zeta: the power posterior of the labels alone, or with q in full, is another."""
+    """It is for q^zeta: the power posterior of the labels alone, or with q in full, is another."""
     star = Rounds().star()
     p, exact = star.stationary, star.transitions
     np.testing.assert_allclose(exact.sum(axis=1), 1.0)

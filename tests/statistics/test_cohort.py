@@ -41,7 +41,7 @@ def test_samples_of_a_batch_inform_their_shift_together() -> None:
         for s in np.flatnonzero(groups == g):
             for j in range(3):
                 inverse, n = np.linalg.inv(covariances[j]), stats.counts[s, j]
-                # of the events themselves: their sum, less that of the component means
+                # of the events themselves: their sum, less the sum of the component means
                 total = stats.sums[s, j] + n * (centres[j] + shifts[g] - means[j])
                 expected += inverse @ total
                 precision += n * inverse

@@ -2,7 +2,8 @@
 
 A pass is one message to the workers and one back. The parameters go to one worker, where the others fetch
 them. The statistics are added in a tree on their way back. The sums do not depend on order
-(dpmix.engines.exact), so the results are bit for bit those of one process with an engine of the same kind.
+(dpmix.engines.exact), so the results are bit for bit the same as in one process with an engine of the same
+kind.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class ClusterEngine:
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
-        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         self._check(mixture)
         checked_populations(populations, len(mixture.means))

@@ -96,7 +96,7 @@ This is a plain tuple because Dask finds futures in plain tuples only.
 class Sums(NamedTuple):
     """Results of a pass over parts: a state of `dpmix.engines.exact`, and the seconds of each part.
 
-    In the hierarchical model, the state is that of `dpmix.engines.cohort_sums`.
+    In the hierarchical model, the state comes from `dpmix.engines.cohort_sums`.
     """
 
     state: Array | CohortSums
@@ -252,7 +252,7 @@ def merged(several: list[Sums]) -> Sums:
 
 
 def _both(one: Sums, other: Sums) -> Sums:
-    """Return the sums of two parts, in new arrays: Dask may use those of a part again."""
+    """Return the sums of two parts, in new arrays: Dask may use the arrays of a part again."""
     seconds = one.seconds | other.seconds
     if isinstance(one.state, CohortSums):
         assert isinstance(other.state, CohortSums)

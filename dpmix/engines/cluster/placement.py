@@ -217,8 +217,8 @@ class Placement:
         found = self._client.scheduler_info().get("workers")
         if found is None:  # Dask raises no error if the scheduler is gone
             raise ConnectionError("no answer")
-        # Relative to the latest of all, not to the clock of this machine, which may differ from that of the
-        # scheduler.
+        # Relative to the latest of all, not to the clock of this machine, which may differ from the
+        # scheduler's clock.
         latest = max((about["last_seen"] for about in found.values()), default=0.0)
         silent = {worker for worker, about in found.items() if latest - about["last_seen"] > SILENT_SECONDS}
         for worker in silent - self._silent:

@@ -2,8 +2,8 @@
 
 Every sample has its own grid of chunks. A launch has chunks of one sample, and its lane of the device holds
 the packed mixture of this sample: the rows of the shared mixture, with other constants and moved means. So
-kernels, pruning and random numbers are those of `dpmix.engines.cuda.engine`. The moments of all chunks are
-added in one exact sum on each device. Counts and sums of each chunk come to the host, which adds those of a
+kernels, pruning and random numbers are as in `dpmix.engines.cuda.engine`. The moments of all chunks are added
+in one exact sum on each device. Counts and sums of each chunk come to the host, which adds the numbers of a
 sample exactly. So results do not depend on the devices, or on the division of the data into parts.
 """
 
@@ -28,7 +28,7 @@ from dpmix.model.streams import Key
 class CudaCohortEngine(CudaPasses, CohortSummingEngine):
     """Engine on CUDA devices for mixtures with weights and shifts of samples.
 
-    The interface is that of dpmix.engines.base.Engine; parameters are those of `CudaPasses`, except:
+    The interface is dpmix.engines.base.Engine; parameters are as in `CudaPasses`, except:
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ class CudaCohortEngine(CudaPasses, CohortSummingEngine):
         if weights.shape[1] == len(mixture.means):
             constants = weights + mixture.log_norms
             check_constants(constants)
-        else:  # components other than those of the weights: pairs
+        else:  # components without weights by sample: pairs
             constants = np.tile(mixture.log_weights + mixture.log_norms, (len(shifts), 1))
         check_finite(shifts)
         packed: Array = self._layout.pack(*checked_parameters(plain, self._n_channels))
         return packed, SampleParameters(constants, shifts)
 
     def _whole(self, sums: CohortSums, mixture: Mixture) -> CohortSums:
-        """Return the rows of samples that are whole here, and the states of those of others."""
+        """Return the rows of samples that are whole here, and the states of the rows of others."""
         found = CohortSums(sums.total, {}, {})
         for sample, rows in sums.rows.items():
             if sample in self._cut:

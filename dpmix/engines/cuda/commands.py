@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
     ----------
     handle : int
     threads : int
-        Of a block.
+        Threads of a block.
     n_arguments : int
     wide : int
         Bit i is set if argument i has 8 bytes.
@@ -142,7 +142,7 @@ class Commands:
         return program
 
     def run(self, program: Program | None = None, key: Key | None = None) -> None:
-        """Make the listed calls, then those of a program with a key, up to one that fails; empty the list.
+        """Make the listed calls, then a program's calls with a key, up to one that fails; empty the list.
 
         Raises
         ------

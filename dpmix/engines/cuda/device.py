@@ -27,7 +27,7 @@ class CudaDevice(DeviceThread):
     number : int
         Number of the device in the driver.
     events : float32 [N, D]
-        All events of the engine. The device holds those of its share if they fit.
+        All events of the engine. The device holds the events of its share if they fit.
     grid : ChunkGrid
         Their chunks.
     by_sample : bool

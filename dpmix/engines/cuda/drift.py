@@ -124,7 +124,7 @@ class CudaDrift:
         Parameters
         ----------
         points : Points
-            The device keeps those of the last call: a fit computes many likelihoods of the same points.
+            The device keeps the points of the last call: a fit computes many likelihoods of the same points.
         kind : int
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         parameters : tuple of float
@@ -191,7 +191,7 @@ class CudaDrift:
         kind : int
             Number of the correlation in `dpmix.drift.covariance.CORRELATIONS`.
         centres, sds : float64 [2]
-            Of the priors of log variance and log range.
+            Centres and standard deviations of the priors of log variance and log range.
         at : float64 [P]
             Times of prediction.
         designs : int32 [P, k]

@@ -1,8 +1,8 @@
 """The CUDA engine: hand-written kernels (kernels/*.cu) on one or more devices, through PyCUDA.
 
 Results depend on the events, the mixture and the key alone. They do not depend on the devices, the chunks per
-launch, the assignment of chunks to engines, or whether events stay on the devices. Labels equal those of the
-CPU engine except where a label's uniform lies within rounding of a step of the cumulative sum.
+launch, the assignment of chunks to engines, or whether events stay on the devices. Labels equal the CPU
+engine's except where a label's uniform lies within rounding of a step of the cumulative sum.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class CudaPasses:
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
 
-        Of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
+        Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
         components, samples = self._packed(mixture)
         numbers = checked_populations(populations, len(mixture.means))
@@ -245,8 +245,8 @@ class CudaPasses:
         """Draw every label, or do the E step, and return the sums: their state, or rounded."""
         self._usable()  # without a device, there are no shares
         (components, samples), chain = self._packed(mixture), chain_of(key)
-        # Taken out until the pass has ended: after a failure, half-written labels must not pass for those of
-        # a draw.
+        # Taken out until the pass has ended: after a failure, half-written labels must not pass for the
+        # labels of a draw.
         before = self._labelled.pop(chain, None)
         labels = HostLabels(self._shares, before.labels if before else None)
         last = None

@@ -68,7 +68,7 @@ class DevicePass:
         self._n_moments = self._n_components * layout.n_moments
         self._n_rows = self._n_components * (layout.n_channels + 1)
         self._rows: dict[int, Array] = {}  # of samples with one chunk
-        self._cut: dict[int, Array] = {}  # states of those of other samples
+        self._cut: dict[int, Array] = {}  # states of the rows of other samples
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
@@ -246,7 +246,7 @@ class DevicePass:
         lane.chunks = []
 
     def _add_rows(self, lane: Lane) -> None:
-        """Add the sums and counts of the lane's chunks to those of their sample."""
+        """Add the sums and counts of the lane's chunks to the sums and counts of their sample."""
         rows = lane.rows_here[: len(lane.chunks) * self._n_rows].reshape(len(lane.chunks), self._n_rows)
         if self._grid.per_sample[lane.sample] == 1:
             # A sample of one chunk has one number for each sum: no exact sum is needed.
@@ -270,7 +270,7 @@ class DevicePass:
         self._kernel_spans.append((sent, computed))
         self._copy_spans += [(began, sent), (computed, done)]
 
-    # Launches. The order of arguments is that of the kernel (kernels/*.cu).
+    # Launches. The arguments are in the order of the kernel's (kernels/*.cu).
 
     def _launch_draw(self, lane: Lane, key: Key) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
@@ -328,7 +328,7 @@ class DevicePass:
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
     def _launch_sums(self, lane: Lane) -> None:
-        """List the additions to the device's sums, after those of the batch before in the other lane."""
+        """List the additions to the device's sums, after the batch before in the other lane."""
         n_slots, n_totals = len(lane.chunks), self._work.n_log_sums
         n_parts = PARTS if self._work.division else self._blocks_per_chunk
         parts = lane.sums, n_parts, lane.totals

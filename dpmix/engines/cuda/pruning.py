@@ -25,7 +25,7 @@ class PruningRule:
         The option ``pruning`` of the engine.
     layout : Layout
     n_events : int
-        Those of whole blocks: in every chunk, the number is rounded up.
+        Events of whole blocks: in every chunk, the number is rounded up.
     """
 
     def __init__(self, enabled: bool, layout: Layout, n_events: int) -> None:

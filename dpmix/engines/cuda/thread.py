@@ -51,7 +51,7 @@ class DeviceThread(ABC):
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     """
 
     def __init__(self, name: str) -> None:

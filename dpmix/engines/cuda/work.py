@@ -56,7 +56,7 @@ class HostLabels:
         return np.concatenate([self.rows[row][:n] for row, n in zip(self._row_of, sizes, strict=True)])
 
     def place(self, chunks: Sequence[int]) -> tuple[int, ...]:
-        """Return what the addresses of the labels of chunks depend on: that of all rows, and their rows."""
+        """Return what fixes the addresses of the labels of chunks: all rows' address, and their rows."""
         return self._address, *map(self._row_of.__getitem__, chunks)
 
     def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
@@ -139,7 +139,7 @@ class LastLabels:
 
 @dataclass(frozen=True)
 class SampleParameters:
-    """The parameters of each sample, instead of those of the mixture.
+    """The parameters of each sample, instead of the mixture's.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class Account:
     copies : float
         Seconds in which only copies ran.
     work : int
-        Multiply-adds of a pruned draw, for each warp those of one of its events.
+        Multiply-adds of a pruned draw, for one event of each warp.
     sums : CohortSums, optional
         Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
         the samples of one chunk, `cut` all others. The total is as the pass wants it.

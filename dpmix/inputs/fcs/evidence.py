@@ -72,7 +72,7 @@ class DataSet:
     file : BinaryIO
     path : Path
     offset : int
-        Of the data set in the file.
+        Offset of the data set in the file.
     size : int
         Bytes from there to the end of the file.
     text : Text
@@ -116,8 +116,8 @@ class DataSet:
 def fills_file(data: DataSet, place: DataPlace, row_bytes: int, places: Sequence[DataPlace]) -> bool:
     """Return whether the events fill the file between TEXT and what follows them.
 
-    Padding on both sides shows nothing: the events may lie anywhere in it. `places` are those of HEADER and
-    TEXT, and the length of `place` fits $TOT.
+    Padding on both sides shows nothing: the events may lie anywhere in it. `places` are the places by HEADER
+    and TEXT, and the length of `place` fits $TOT.
     """
     stop = place.first + data.count(place, row_bytes) * row_bytes
     ends = {data.text.end + 1, *(last + 1 for _, last in data.text.segments)}

@@ -240,8 +240,8 @@ def _byte_order(keywords: Mapping[str, str], path: Path) -> Order:
 def _channel_types(data: DataSet, order: Order) -> tuple[list[np.dtype[Any]], list[str]]:
     """Return the stored type of each channel by $PnDATATYPE (FCS 3.2) or $DATATYPE, and $PnB; and warnings.
 
-    Some instruments store integers of 10 or 12 bits in words of 16 bits. Other widths than those of
-    `stored_type` are read so if only this fits the length of DATA.
+    Some instruments store integers of 10 or 12 bits in words of 16 bits. Other widths than `stored_type`
+    returns are read so if only this fits the length of DATA.
     """
     keywords = data.text.keywords
     numbers = range(1, int(keywords["par"]) + 1)
@@ -269,7 +269,7 @@ def _channel_types(data: DataSet, order: Order) -> tuple[list[np.dtype[Any]], li
 def _fitting_words(data: DataSet, known: Sequence[int], odd: Sequence[int]) -> list[int]:
     """Return the widths of words that fit the length of DATA, in bits; 0 for packed bits without words.
 
-    `known` has the bits of the channels as stored, and `odd` those of the others.
+    `known` has the bits of the channels as stored, and `odd` the bits of the others.
     """
     if not data.n_events:
         return []

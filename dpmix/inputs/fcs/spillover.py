@@ -59,7 +59,7 @@ def find_matrix(keywords: Mapping[str, str], channels: Sequence[Channel]) -> Fou
     Parameters
     ----------
     keywords : mapping
-        Of TEXT, in lower case and without $.
+        Keywords of TEXT, in lower case and without $.
     channels : sequence of Channel
     """
     found, problems, notes = {}, [], {}
@@ -89,7 +89,7 @@ def is_identity(spillover: Spillover) -> bool:
 
 
 def names_channels(spillover: Spillover, channels: Sequence[Channel]) -> bool:
-    """Return True if each name of a matrix is that of a channel, which may be named as compensated."""
+    """Return True if each name of a matrix is the name of a channel, which may be named as compensated."""
     names = {name for channel in channels for name in (channel.detector, channel.marker)}
     return {*spillover.detectors} <= names | {uncompensated_name(channel.detector) for channel in channels}
 

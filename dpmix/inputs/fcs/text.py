@@ -53,7 +53,7 @@ class DataSets(NamedTuple):
     Attributes
     ----------
     offsets : list of int
-        Of each data set in the file.
+        Offset of each data set in the file.
     linked : bool
         $NEXTDATA names all of them, as the standard demands.
     """
@@ -225,7 +225,7 @@ def _decoded(pairs: Pairs) -> dict[str, str]:
     """Return values by keyword, in lower case and without $; UTF-8, or else Latin-1.
 
     Keywords without $ belong to the maker of the instrument, who may give them any name: they never replace
-    those of the standard.
+    the keywords of the standard.
     """
     try:
         texts = [(key.decode(), value.decode()) for key, value in pairs]

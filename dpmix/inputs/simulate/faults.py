@@ -22,7 +22,7 @@ SIZE = 0.5
 """Log gain: on a scale like arcsinh, bright populations move by half a unit, a little more than their sd."""
 
 GRID = 2_001  # times at which a recording is known
-SHARE = 1.0 / 3.0  # of the detectors, those of one laser
+SHARE = 1.0 / 3.0  # of the detectors; they share one laser
 BUBBLE, CLOG = 0.03, 0.10  # lengths
 CLOGGED = 0.3  # of the usual rate
 
@@ -36,12 +36,12 @@ class Course:
     times : float64 [T]
         From 0 to 1.
     log_gains : float64 [T, D]
-        Of the detectors.
+        Log gains of the detectors.
     rate : float64 [T]
-        Of events, in units of the usual rate.
+        Rate of events, in units of the usual rate.
     faulty : bool [T]
-        Times that a person would remove: those of a bubble or a clog, and the shorter side of a step. A slow
-        drift has none.
+        Times that a person would remove: a bubble or a clog, and the shorter side of a step. A slow drift has
+        none.
     """
 
     times: Array

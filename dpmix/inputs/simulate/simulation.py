@@ -44,7 +44,7 @@ class Simulation:
     weights : float64 [P]
         True share of each population.
     means, covariances : float64 [P, T], [P, T, T]
-        Of the populations on `truth_scale`, before noise and limits of the instrument.
+        Means and covariances of the populations on `truth_scale`, before noise and limits of the instrument.
     truth_channels : tuple of str
         The T channels of means and covariances.
     truth_scale : str

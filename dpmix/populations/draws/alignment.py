@@ -32,7 +32,7 @@ HELD_BYTES = 2**24  # of draws that are written together
 
 
 def align(labels: npt.ArrayLike, weights: npt.ArrayLike, reference: int) -> Ints:
-    """Match the components of each draw to those of a reference draw.
+    """Match the components of each draw to the components of a reference draw.
 
     Components without shared events, mostly those without any events, take the remaining places by weight:
     the heaviest gets the place of the heaviest, ties in order of their numbers.
@@ -111,7 +111,7 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
     Raises
     ------
     ConfigError
-        The path is that of the run file.
+        The path is the run file's.
     DataError
         The file cannot be written.
     """

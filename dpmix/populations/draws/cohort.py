@@ -28,7 +28,7 @@ class OwnTerms(NamedTuple):
     shifts: Array
 
     def mixture(self, of_run: Mixture, t: int) -> Mixture:
-        """Return the mixture of the sample in draw t, from that of the run (standardised scale)."""
+        """Return the mixture of the sample in draw t, from the run's (standardised scale)."""
         return replace(of_run, log_weights=self.log_weights[t], means=of_run.means + self.shifts[t])
 
 

@@ -51,11 +51,11 @@ class Decided:
         P names, "" for none.
     labels : tuple of int
         P numbers by which readers know the populations, ascending. A cut numbers them by size, from 1. A
-        merged population has the number of its largest part, the larger side of a split that of the whole,
-        and the smaller side the first free one; all others keep theirs.
+        merged population has the number of its largest part, the larger side of a split the number of the
+        whole, and the smaller side the first free one; all others keep theirs.
     colours : tuple of int
-        P numbers of colours (`dpmix.report.palette`), from 0. A population without a decided colour has that
-        of its number, or the next free one if that is taken.
+        P numbers of colours (`dpmix.report.palette`), from 0. A population without a decided colour has the
+        colour of its number, or the next free one if that is taken.
     """
 
     modes: Ints
@@ -125,7 +125,7 @@ def decided(forest: Forest, decisions: Decisions) -> Decided:
     if not decisions.tree.matches(TreeMark.of(forest.tree)):
         raise ConfigError(
             [
-                f"{OPTION}: the decisions were made for another tree of populations than that of "
+                f"{OPTION}: the decisions were made for another tree of populations than in "
                 f"{forest.run.path} (other draws, or a run that was continued); move the file of decisions "
                 "away, and decide again with dpmix app"
             ]

@@ -1,6 +1,6 @@
 """Populations from the draws of a run, and the membership of any events in them.
 
-The populations are those of the **posterior mean density**: the tree (`dpmix.populations.tree.tree`) of a
+The populations come from the **posterior mean density**: the tree (`dpmix.populations.tree.tree`) of a
 mixture of several draws spread over the run, cut at one height. A ripple that appears in one draw and not in
 the next is not a population. If such mixtures of different draws disagree, the one that agrees best with the
 others is used. Each other draw assigns its components to populations by the events they share, so
@@ -74,7 +74,7 @@ class Populations:
         Reason for the cut height, for a reader.
     components : int64 [T, K]
         Population of every component of every draw: 0..P-1, by weight, the largest first (after decisions, by
-        `labels`). It is that of most of its points.
+        `labels`). Most of its points are in it.
     mixture : callable
         Returns the mixture of a draw of the run, given its chain and draw.
     n_populations : int
@@ -99,7 +99,7 @@ class Populations:
     labels, colours : tuple of int
         P numbers of populations, from 1, and of colours (`dpmix.report.palette`); empty without decisions.
     mixing : Mixing, optional
-        Of the weights, where the run file has it (`dpmix.populations.draws.kept`).
+        Mixing of the weights, where the run file has it (`dpmix.populations.draws.kept`).
     """
 
     run: Run
@@ -196,7 +196,7 @@ def find_populations(
 
 
 def forest_of(run: Run, make_engine: MakeEngine, n_draws: int = DRAWS, rule: CutRule | None = None) -> Forest:
-    """Return the trees of a run; parameters and errors are those of `find_populations`.
+    """Return the trees of a run; parameters and errors are as in `find_populations`.
 
     `rule` chooses the tree of the mean density; default: the one for the default cut.
     """
@@ -218,7 +218,7 @@ def decided_populations(forest: Forest, chosen: Decided) -> Populations:
 def populations_of(
     forest: Forest, rule: CutRule, own: Ints, shares: Array, why: str, decided: Decided | None = None
 ) -> Populations:
-    """Return the populations of a run, given those of the components of its mean density.
+    """Return the populations of a run, given the population of each component of its mean density.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The trees of a run: that of the posterior mean density, and that of each draw.
+"""The trees of a run: the tree of the posterior mean density, and the tree of each draw.
 
 They do not depend on where they are cut, so all cuts of a run share them (`dpmix.populations.draws.find`).
 
@@ -238,11 +238,11 @@ class MeanTree:
 
 
 def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: CutRule) -> MeanTree:
-    """Return the tree whose populations agree best with those of other draws: the medoid.
+    """Return the tree whose populations agree best with the populations of other draws: the medoid.
 
     A valley that is only just there can depend on the draws that are pooled, and so on the seed. If the
-    first groups disagree, the medoid is that of all groups, so of all draws. The measure is the adjusted Rand
-    index of the events, summed over all trees.
+    first groups disagree, the medoid is found among all groups, so among all draws. The measure is the
+    adjusted Rand index of the events, summed over all trees.
 
     Parameters
     ----------
@@ -372,7 +372,7 @@ def components_of(forest: Forest, own: Ints, votes: Iterable[tuple[Array, Ints]]
 
 
 def weights_of(run: Run, draws: Ints, components: Ints, n_populations: int) -> Array:
-    """Return the weights of populations in some draws, float64 [T, P], from those of components [T, K]."""
+    """Return the weights of populations in some draws, float64 [T, P], from components' weights [T, K]."""
     return np.array(
         [
             np.bincount(own, run.weights[chain, draw], n_populations)

@@ -52,12 +52,12 @@ def populations_of_run(
 ) -> Populations:
     """Return the populations that the run file keeps, if they are those asked for; else find them.
 
-    Parameters, errors and result are those of `dpmix.populations.draws.find.find_populations`.
+    Parameters, errors and result are as in `dpmix.populations.draws.find.find_populations`.
 
     Parameters
     ----------
     weight_floor : float, optional
-        Of the engines. Default: that of the run.
+        Weight floor of the engines. Default: the run's.
     """
     is_default = decisions is None and CutRule(level, n_populations) == CutRule()
     if is_default and (weight_floor is None or weight_floor == run.config["engine"]["weight_floor"]):
@@ -75,8 +75,9 @@ def kept_populations(run: Run) -> Populations | None:
     Returns
     -------
     Populations or None
-        Equal to those of `dpmix.populations.draws.find.find_populations` without options. None for a run that
-        has not ended, for a file of an earlier version, and for populations of another version of the rule.
+        Equal to the result of `dpmix.populations.draws.find.find_populations` without options. None for a run
+        that has not ended, for a file of an earlier version, and for populations of another version of the
+        rule.
     """
     kept = run.kept
     if kept is None or int(kept["rule"]) != RULE:
@@ -99,7 +100,7 @@ def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
     run : Run
         Standardised scale.
     engine : EngineConfig, optional
-        Default: that of the run.
+        Default: the run's.
 
     Returns
     -------
@@ -119,7 +120,7 @@ def keep_populations(run: Run, engine: EngineConfig | None = None) -> Run:
     try:
         with RunWriter.reopen(run.path) as writer:
             # Another process may have continued the run meanwhile; populations of fewer draws must not be
-            # kept as those of all.
+            # kept as the populations of all.
             if writer.committed == run.committed:
                 writer.write_populations(values)
     except (ConfigError, DataError, OutputError) as error:  # the draws are complete all the same

@@ -1,4 +1,4 @@
-"""Engines of this machine for other events than those of a run: one process finds populations and gates."""
+"""Engines of this machine for other events than a run's: one process finds populations and gates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine_maker(run: Run, engine: EngineConfig | None = None) -> MakeEngine:
     ----------
     run : Run
     engine : EngineConfig, optional
-        Settings that replace those of the run, but for engine.weight_floor. Default: those of the run.
+        Settings that replace the run's, but for engine.weight_floor. Default: the run's settings.
     """
     own = parse_config(run.config_text, str(run.path)).engine
     config = (engine or own).model_copy(update={"weight_floor": own.weight_floor})

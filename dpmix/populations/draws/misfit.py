@@ -6,12 +6,12 @@ weights and shift in a hierarchical run. The tail of a population is below the q
 of events simulated from it. So the share of a file in the tail, its **misfit**, is `TAIL` where the model is
 exact.
 
-Cells are not exactly Gaussian and files differ, so the misfit of the run's own files is the standard: that
-of the events that the run file keeps. Of S + 1 exchangeable files, a new one has the largest misfit with
-probability 1 / (S + 1), without being foreign. The limit is therefore `FACTOR` times the largest misfit of a
-file of the run (of a population: `FACTOR` times its misfit in all files), and a file exceeds it only if its
-number of events in the tail has a probability below `SURE` at the limit: a file of few events is not flagged
-by chance.
+Cells are not exactly Gaussian and files differ, so the misfit of the run's own files is the standard: it is
+computed from the events that the run file keeps. Of S + 1 exchangeable files, a new one has the largest
+misfit with probability 1 / (S + 1), without being foreign. The limit is therefore `FACTOR` times the largest
+misfit of a file of the run (of a population: `FACTOR` times its misfit in all files), and a file exceeds it
+only if its number of events in the tail has a probability below `SURE` at the limit: a file of few events is
+not flagged by chance.
 
 A shift could also take a foreign file to the populations. It is flagged if it is beyond the shifts of the
 run: if its two-sided probability under N(0, tau_d^2 (1 + 1 / G)), averaged over the draws, is below `SURE` /
@@ -79,7 +79,7 @@ class Fit:
     ----------
     standard : Standard
     events, tails : int64 [S, P]
-        Events by most probable population in the reference draw, and those of them in its tail.
+        Events by most probable population in the reference draw, and how many of them are in its tail.
     shifts : float64 [S, T, D] or None
         Shifts of the files, standardised scale; None for a run without shifts.
     shift_chances : float64 [S, D] or None
@@ -100,7 +100,7 @@ class Fit:
 
     @property
     def shift_fits(self) -> Flags:
-        """True for files and channels whose shift is within those of the run, bool [S, D]."""
+        """True for files and channels whose shift is within the run's shifts, bool [S, D]."""
         if self.shift_chances is None:
             return np.ones((len(self.events), 1), bool)
         fits: Flags = self.shift_chances >= SURE / self.shift_chances.shape[1]
@@ -137,7 +137,7 @@ def measure(
     values : float32 [N, D]
         Events of all files, standardised scale.
     starts : int64 [S + 1]
-        Events starts[s] to starts[s + 1] are those of file s.
+        Events starts[s] to starts[s + 1] belong to file s.
     own : S of OwnTerms, or None
         Weights and shifts of the files in a hierarchical run.
     seed : int

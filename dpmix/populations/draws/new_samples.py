@@ -6,8 +6,8 @@ A draw of the run gives mu, Sigma, beta, kappa and tau. Given these, a new sampl
     delta*_d ~ N(0, tau_d^2 (1 + 1 / G))
 
 The shifts of the run are G independent N(0, tau^2) variables minus their mean, which the component means
-hold; a further one minus that mean has this variance and is independent of them. The conditionals are those
-of the sampler (`dpmix.model.cohort`): pi* ~ Dirichlet(kappa beta + n*), and delta* is normal with precision
+hold; a further one minus that mean has this variance and is independent of them. The conditionals are as in
+the sampler (`dpmix.model.cohort`): pi* ~ Dirichlet(kappa beta + n*), and delta* is normal with precision
 sum_j n*_j Sigma_j^-1 + diag(prior precision). Components stay as they are: the file does not change the run.
 
 For each draw, `SWEEPS` Gibbs sweeps over at most `MOST_EVENTS` events of the sample start at beta
@@ -50,7 +50,7 @@ def fit_sample(found: Populations, make_engine: MakeEngine, values: Floats, name
     values : float32 [N, D]
         Events of the sample, standardised scale.
     name : str
-        Of the sample: its random numbers depend on it, and not on other samples.
+        Name of the sample: its random numbers depend on it, and not on other samples.
     seed : int
     """
     rows = np.linspace(0, len(values) - 1, min(len(values), MOST_EVENTS)).astype(np.int64)
@@ -100,9 +100,9 @@ def draw_shift(stats: Stats, mixture: Mixture, spread: Array, rng: np.random.Gen
     Parameters
     ----------
     stats : Stats
-        Of the events, with no shift subtracted.
+        Statistics of the events, with no shift subtracted.
     mixture : Mixture
-        Of the run, without a shift.
+        Mixture of the run, without a shift.
     spread : float64 [D]
         Prior standard deviations.
     rng : numpy Generator

@@ -75,7 +75,7 @@ class Task:
         found : Populations
         sample : int
         of_new : sequence of OwnTerms, optional
-            Of the samples of `data`, which are not in the run (`dpmix.populations.draws.new_samples`).
+            Terms of the samples of `data`, which are not in the run (`dpmix.populations.draws.new_samples`).
         """
         starts = self.events.sample_starts
         if starts[sample] == starts[sample + 1]:
@@ -126,7 +126,7 @@ def prepare(
     data : sequence of str or Path, optional
         Files or globs to gate instead of the run's own events.
     engine : sequence of str, optional
-        Engine settings that replace those of the run's config, for example ``engine.threads=2``.
+        Engine settings that replace settings of the run's config, for example ``engine.threads=2``.
     output : Path
         Folder of the results. Events that do not fit in memory go into a file next to it, unless the config
         names another folder.
@@ -158,7 +158,7 @@ def _events(
     spread: bool = True,
     with_quality: bool = False,
 ) -> Events:
-    """Read the run's own events, or those of other files; without `spread`, atoms are left as they are."""
+    """Read the events of the run or of other files; without `spread`, atoms are left as they are."""
     scaling = Scaling.from_attributes(run.scaling)
     settings = config.data if spread else config.data.model_copy(update={"atoms": "report"})
     if not data:
@@ -179,8 +179,8 @@ def _events(
     if settings.gate is not None:
         gate = settings.gate.model_copy(update={"workspace": str(run.base / settings.gate.workspace)})
         settings = settings.model_copy(update={"gate": gate})
-    # Names given now are relative to the current folder, those in the config to that of the run: full paths
-    # fit both.
+    # Names given now are relative to the current folder, names in the config to the run's: full paths fit
+    # both.
     files = [str(Path(name).absolute()) for name in data]
     return preprocess.prepare_like(
         settings, Path(), files, scaling, run.detectors, storage, run.state_channels, with_quality

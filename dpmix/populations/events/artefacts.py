@@ -10,8 +10,8 @@ fixed beforehand.
   cells (again the median).
 - **Doublets** are two cells in one pulse: in every marker, the population is as high as the higher one of two
   larger populations, it differs from both, its forward scatter is above the upper quartile of both, and the
-  ratio of area to height of the pulse is above that of both. Two cells of the same kind make no population of
-  their own and are not found.
+  ratio of area to height of the pulse is above the ratio of both. Two cells of the same kind make no
+  population of their own and are not found.
 
 A population is compared as a whole, so a part of its events may be cells. It is marked if most of it is
 small, because lymphocytes without a marker that is on can share a population with debris (`gvhd`). Nothing
@@ -56,7 +56,7 @@ def artefacts(
         Quantiles (`dpmix.populations.result.QUANTILES`) of the markers, without scatter; NaN for a
         population without events.
     thresholds : float64 [D]
-        Of the markers (`dpmix.populations.events.phenotypes.thresholds`).
+        Thresholds of the markers (`dpmix.populations.events.phenotypes.thresholds`).
     quality : mapping of str to float64 [5, P]
         Quantiles of forward scatter ("size") and of a viability stain ("dead"), where known.
     pulse : float64 [5, P], optional

@@ -12,7 +12,7 @@ a draw, and r the ratio of a population's proportion by t distributions to that 
 
     p r^e / sum(p r^e),   e ~ N(0, 1), one e for each draw,
 
-on the geometric path between the two answers and beyond both. The posterior mean stays that of the mixture.
+on the geometric path between the two answers and beyond both. The posterior mean is the mixture's, unchanged.
 Such a term for the difference between a model and what it describes is a discrepancy (Kennedy and O'Hagan
 2001, J. R. Stat. Soc. B 63:425).
 
@@ -32,7 +32,7 @@ from dpmix.populations.events import proportions as mixture
 FREEDOM = 4.0  # degrees of freedom of the t distributions; 3 to 10 differ little
 STEPS, WEIGHT_STEPS = 8, 60  # iterations of the fit of a t distribution, and of the proportions
 MOST = 2.0  # largest ratio, and inverse of the smallest one
-RIDGE = 1e-6  # added to a variance, relative to that of all events
+RIDGE = 1e-6  # added to a variance, relative to the variance of all events
 
 
 def estimate_proportions(

@@ -1,7 +1,7 @@
 """Short names of populations by their markers, each different from all others.
 
-A name is read like a gate: "CD3+ CD4+" are the events that are both. A population is given the markers whose
-level is not that of all populations,
+A name is read like a gate: "CD3+ CD4+" are the events that are both. A population is given the markers in
+which not all populations have its level,
 
 1. until the populations that its name also fits have together less than a quarter of its events. So a small
    subset of a population has a further marker, and the population itself has not;
@@ -45,7 +45,7 @@ def names_of_events(
 ) -> tuple[str, ...]:
     """Return the names of populations from events float [M, D] and the population of each, int64 [M].
 
-    The other parameters are those of `names_of`.
+    The other parameters are as in `names_of`.
     """
     lower, upper = quartiles_of(events, populations, n_populations)
     return names_of(lower, upper, levels, np.bincount(populations, minlength=n_populations), channels)
@@ -95,7 +95,7 @@ def _marked(level: npt.NDArray[np.str_], sizes: Array, lengths: Sequence[int]) -
     level : str [P, D]
     sizes : float64 [P]
     lengths : sequence of int
-        Of the names of the channels.
+        Lengths of the names of the channels.
     """
     rows, inverse = np.unique(level, axis=0, return_inverse=True)
     weights = np.bincount(inverse.reshape(-1), sizes) / sizes.sum()
@@ -123,7 +123,7 @@ def _own(
     weights : float64 [P]
     p : int
     lengths : sequence of int
-        Of the names of the channels.
+        Lengths of the names of the channels.
     """
     # A marker is worth more the nearer the neighbour that it excludes: far ones differ in other markers too.
     near = np.minimum(1.0, weights / weights[p]) * 0.5 ** differ.sum(axis=1)

@@ -42,7 +42,7 @@ def outlines(
     Parameters
     ----------
     counts : float64 [P, B, B]
-        Events of each population; the first bin is that of the first channel.
+        Events of each population; the first axis of bins is for the first channel.
     smooth : (float32 [P, B, B], float32 [P, B, B])
         Matrices that smooth each population along each of the channels (`smoothers`).
     start, width : float64 [2]

@@ -69,7 +69,7 @@ class _Channel:
     x : float64 [G]
         Grid.
     densities : float64 [P, G]
-        Densities of the populations; they sum to that of the events.
+        Densities of the populations; they sum to the density of the events.
     weights, lower, medians, upper, means : float64 [P]
         Weights, quartiles and means of the populations.
     within : float
@@ -91,7 +91,7 @@ def thresholds(
 ) -> Array:
     """Return the threshold of each channel, float64 [D]; NaN for a channel without two levels.
 
-    Parameters are those of `levels`.
+    Parameters are as in `levels`.
     """
     limits: Array = levels(weights, means, covariances, populations)[1]
     return limits
@@ -117,7 +117,7 @@ def levels(
     populations : int [K]
         Population of each component, 0..P-1.
     controls : mapping of int to Control, optional
-        Of some channels.
+        Controls of some channels.
     """
     weight = np.asarray(weights, np.float64)
     members = np.eye(int(np.max(populations)) + 1)[np.asarray(populations)].T * (weight / weight.sum())
@@ -155,8 +155,8 @@ def full_phenotypes(
 ) -> tuple[str, ...]:
     """Return all markers with a level of each population, for example "CD3+ CD4+ CD8- CD45RA+/-".
 
-    Parameters are those of `signs`, and the D names of the channels. Commas separate the markers if the name
-    of one contains a space; dyes are left out. Without any level, a population has "".
+    Parameters are as in `signs`, and the D names of the channels. Commas separate the markers if the name of
+    one contains a space; dyes are left out. Without any level, a population has "".
     """
     short = short_names(channels)
     return tuple(
@@ -177,7 +177,7 @@ def quartiles_of(events: Array | Floats, populations: Ints, n_populations: int) 
     ----------
     events : float [M, D]
     populations : int64 [M]
-        Of each event.
+        Population of each event.
     n_populations : int
     """
     quartiles = np.full((2, n_populations, events.shape[1]), np.nan)
@@ -226,7 +226,7 @@ def _near_control(x: Array, densities: Array, control: Control) -> float:
     x : float64 [G]
         Grid.
     densities : float64 [P, G]
-        They sum to that of all events.
+        They sum to the density of all events.
     control : Control
     """
     depths = np.append(_depths(densities.sum(axis=0)), 1.0)  # the control may be outside of the grid

@@ -185,7 +185,7 @@ class Counter:
         )
 
     def _outlines(self, lines: Ints) -> list[list[Rings]]:
-        """Return the outlines of the first populations in each pair; `lines` are those of `Rasters`."""
+        """Return the outlines of the first populations in each pair; `lines` are as in `Rasters`."""
         bins, many = self._edges.shape[1] - 1, self._n_populations
         drawn = min(many, max(LEAST_OUTLINED, MOST_OUTLINES // max(len(self._pairs), 1)))
         step = merged_bins(bins)

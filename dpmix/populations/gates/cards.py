@@ -1,9 +1,9 @@
 """The plots of a population on its card in the report: its first two gates, each in two channels.
 
-The gates are searched as those of `dpmix.populations.gates.strategy`, but only the best next gate is kept,
-and there are at most two: the two plots in which the population is found most easily. The second shows the
-events inside the first gate. All counts are those of the sample in which the gates are searched, weighted to
-all events.
+The gates are searched as in `dpmix.populations.gates.strategy`, but only the best next gate is kept, and
+there are at most two: the two plots in which the population is found most easily. The second shows the events
+inside the first gate. All counts are made in the sample in which the gates are searched, and weighted to all
+events.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Plot:
     Attributes
     ----------
     gate : PolygonGate or EllipseGate
-        Its channels are those of the plot.
+        It has the channels of the plot.
     events, own : float64 [BINS, BINS]
-        All events, and those of the population, inside the gates before this one. The bins are equally wide
-        over the range of the rasters; the first is that of the first channel.
+        All events, and the events of the population, inside the gates before this one. The bins are equally
+        wide over the range of the rasters; the first axis is for the first channel.
     """
 
     gate: Gate
@@ -76,16 +76,16 @@ def find_cards(
     n_populations, n_cards : int
         P, and the number of populations that get a card.
     edges : float64 [D, B + 1]
-        Of the rasters, for the ranges of the plots.
+        Edges of the rasters, for the ranges of the plots.
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
     """
     if len(edges) < 2:
         return ()
     binned, own = sample_of(events, population, n_populations, seed)
     low, high = edges[:, 0], edges[:, -1]
-    # Bins of equal width over the whole range, as the plot has them; those of the search are narrower between
-    # quantiles.
+    # Bins of equal width over the whole range, as the plot has them; the bins of the search are narrower
+    # between quantiles.
     codes = np.clip((binned.values - low) * (BINS / (high - low)), 0, BINS - 1).astype(np.int64)
     totals = Totals(binned)
     with one_thread():

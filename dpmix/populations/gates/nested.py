@@ -1,7 +1,7 @@
 """Gates along the tree: branches of populations first, each population inside its branch.
 
 A branch is the union of all populations below a merge of the tree (`dpmix.populations.tree.tree`). It has
-gates of its own if they isolate it with an F1 of at least `BRANCH`, searched like those of a population
+gates of its own if they isolate it with an F1 of at least `BRANCH`, searched like the gates of a population
 (`dpmix.populations.gates.strategy`) among the events inside the gates of the branch around it. A population
 is gated inside the smallest branch that costs less than `GAIN` of the F1 of its shortest sequence, else by
 this sequence. Branches that contain fewer than two others or populations are left out.
@@ -47,7 +47,7 @@ class Node:
     parent : int
         Number of the branch whose gates are around it, in the order of the hierarchy; -1 for none.
     n_own : int
-        Number of gates inside those of the parent, which come first.
+        Number of gates inside the parent's gates, which come first.
     strategy : Strategy
         All gates from the first to the last, measured against the union of the populations.
     """
@@ -119,7 +119,7 @@ def find_nested(
     unions : sequence of tuple of int
         Largest first; any two are disjoint, or one contains the other.
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def find_families(
 def with_polygons(
     nodes: Sequence[Node], events: Events, population: npt.NDArray[np.int32], n_populations: int
 ) -> tuple[Node, ...]:
-    """Return nodes with polygons for ellipses, measured again; parameters are those of `find_nested`."""
+    """Return nodes with polygons for ellipses, measured again; parameters are as in `find_nested`."""
     plans = [
         _Plan(node.populations, node.parent, tuple(map(as_polygon, node.strategy.gates))) for node in nodes
     ]

@@ -1,6 +1,6 @@
 """Convex polygons in two channels that separate one population from other events.
 
-The events are counted in bins of two channels, those of the population and the others, and both counts are
+The events of the population and the other events are counted in bins of two channels, and both counts are
 smoothed. The set of bins with the highest F measure consists of the bins in which the share of the population
 exceeds a threshold (Ye et al. 2012, Optimizing F-measure: a tale of two approaches, ICML), so it is found by
 sorting the bins. The gate is the convex hull of the connected part with most of the population. F with beta =

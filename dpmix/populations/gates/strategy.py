@@ -9,8 +9,8 @@ than 0.01; a gate whose removal costs less than that is removed.
 
 F1 is the harmonic mean of purity (share of the population in the gated events) and yield (share of the
 population that the gates keep). The sequences are searched in a sample of the events, stratified by
-population, and measured on all events. Values are those of the data files, transformed, without the noise
-that spreads atoms: the gates apply to the files as they are.
+population, and measured on all events. Values are the values of the data files, transformed, without the
+noise that spreads atoms: the gates apply to the files as they are.
 
 Related: GateFinder (Aghaeepour et al. 2018, Bioinformatics 34:4131) and hypergate (Becht et al. 2019,
 Bioinformatics 35:301).
@@ -119,7 +119,7 @@ def find_strategies(
         Population of each event.
     n_populations : int
     seed : int
-        Of the sample in which the gates are searched.
+        Seed of the sample in which the gates are searched.
     """
     binned, own = sample_of(events, population, n_populations, seed)
     with one_thread():

@@ -107,7 +107,7 @@ def merge_unsupported(
     Parameters
     ----------
     tree : Tree
-        Of the mean density.
+        Tree of the mean density.
     own : int64 [J]
         Population of each component of the mean density.
     shares : float64 [M, P]
@@ -118,7 +118,7 @@ def merge_unsupported(
         Population of each point in each draw.
     weights : float64 [J]
     n_events : int
-        Of the run.
+        Number of events of the run.
 
     Returns
     -------
@@ -192,7 +192,7 @@ def _neighbour(tree: Tree, modes: Ints, one: int) -> int:
 
 
 def populations_of_modes(tree: Tree, populations: Ints) -> Ints:
-    """Return the population of each mode, int64 [L], given those of the components."""
+    """Return the population of each mode, int64 [L], given the population of each component."""
     modes = np.empty(len(tree.heights), np.int64)
     modes[tree.modes] = populations
     return modes

@@ -7,8 +7,8 @@ Two steps find what a reader of the density would call a population:
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
    (`dpmix.populations.tree.modes`) by less than `valley_tolerance`. The tolerance is larger for smaller
    branches, and where there are too few events to measure the valley in them.
-2. **Separation.** The remaining populations merge by distance: that of the means of two that touch, in
-   pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
+2. **Separation.** The remaining populations merge by distance: the distance of the means of two that touch,
+   in pooled standard deviations along the direction in which they differ most (Mahalanobis distance; in one
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the
    events between them (`dpmix.populations.tree.valleys`): less where it is too shallow for the distance, more
    where it is deeper. The nearest two merge first; their distance is the height of the merge.
@@ -66,8 +66,8 @@ class Tree:
     heights : float64 [L]
         Log density at the modes.
     merges : int64 [L - 1, 2]
-        Each row merges the population of the first mode into that of the second, which keeps its name. Every
-        mode but one is first exactly once.
+        Each row merges the population of the first mode into the population of the second, which keeps its
+        name. Every mode but one is first exactly once.
     levels : float64 [L - 1]
         Heights of the merges, ascending; 0 where there is no valley. The populations at a cut height result
         from all merges below it.
@@ -123,7 +123,7 @@ class Peaks:
     own : int64 [J]
         Mode of each of these components, 0..L-1.
     modes : int64 [K]
-        Mode of every component; that of the nearest of the J for the others.
+        Mode of every component; for a component outside the J, the mode of the nearest of them.
     points, heights
         Positions, float64 [L, D], and log densities, float64 [L], of the modes.
     saddles : list of Saddle
@@ -219,7 +219,7 @@ class _Merging:
         return members
 
     def join(self, child: int, parent: int, level: float) -> None:
-        """Merge the population of one mode into that of another, no lower than the latest merge."""
+        """Merge the population of one mode into the population of another, no lower than the latest merge."""
         self._merges.append((int(self._population[child]), int(self._population[parent])))
         # A merge moves the mean of a population, and can bring it nearer to a third one than the merge before
         # (an inversion, as in centroid linkage); the heights of a tree must not fall.
@@ -240,8 +240,7 @@ def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) 
     """
     merging = _Merging(len(saddles) + 1)
     valleys = []
-    # Chance first: a distance between the two sides of a ripple would be that of two halves of one
-    # population.
+    # Chance first: a distance between the two sides of a ripple would separate two halves of one population.
     for saddle in saddles:
         child, parent = merging.members(saddle.child), merging.members(saddle.parent)
         measured = separation.measures_valley(child, parent)

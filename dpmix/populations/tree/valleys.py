@@ -1,10 +1,11 @@
 """How far apart two populations are: by their means, and by the valley in the events between them.
 
 The events of two populations are projected on the line along which the populations differ most. The depth of
-the valley in their density, on the log scale, corresponds to a distance: that of two equal normals with a
-valley as deep. The populations are as far apart as their means, but no farther than the valley allows. The
-fitted mixture proposes populations and direction, and the events must agree. A shallow valley therefore does
-not depend on which components the mixture uses, and so not on the seed (docs/explanation/populations.md).
+the valley in their density, on the log scale, corresponds to a distance: the distance of two equal normals
+with a valley as deep. The populations are as far apart as their means, but no farther than the valley allows.
+The fitted mixture proposes populations and direction, and the events must agree. A shallow valley therefore
+does not depend on which components the mixture uses, and so not on the seed
+(docs/explanation/populations.md).
 
 L modes, E events, D channels.
 """
@@ -21,7 +22,7 @@ from dpmix.model.mixture import Array, Floats, Ints
 
 LEAST_EVENTS = 30  # of each population; the valley between fewer events is not measured
 NO_VALLEY, MEASURABLE = 2.0, 4.0  # distances of two equal normals: no valley up to the first
-VALLEY = 1.14  # a valley as deep as that of two normals at 1.14 times a distance allows this distance
+VALLEY = 1.14  # a valley as deep as between two normals at 1.14 times a distance allows this distance
 FAR = 6.0  # distance of means from which on the valley is not measured
 BANDWIDTH = 0.72  # of the kernel, times sd n^(-1/5): four fifths of Silverman (1986, eq. 3.31), for two peaks
 QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
@@ -63,9 +64,9 @@ class Separation:
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
 
-        The distance of the means is that of Mahalanobis, with the mean of the covariances. It alone counts
-        where the valley is not measured: where one population has fewer than 30 events, and where the means
-        are 6 standard deviations apart or more.
+        The distance of the means is Mahalanobis's, with the mean of the covariances. It alone counts where
+        the valley is not measured: where one population has fewer than 30 events, and where the means are 6
+        standard deviations apart or more.
         """
         (mean, covariance), (other_mean, other_covariance) = (
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
@@ -131,9 +132,9 @@ def valley_depth(first: Array, second: Array, weights: Array, other_weights: Arr
 def _variance(positions: Array, weights: Array) -> float:
     """Return a variance that single distant events do not change: the smaller of two estimates.
 
-    One is the usual one, the other is that of a normal distribution with the same quartiles (Silverman 1986,
-    section 3.4.2). A single event at 1,000 standard deviations would otherwise make the kernel as wide as the
-    distance between two populations.
+    One is the usual one, the other is the variance of a normal distribution with the same quartiles
+    (Silverman 1986, section 3.4.2). A single event at 1,000 standard deviations would otherwise make the
+    kernel as wide as the distance between two populations.
     """
     total = weights.sum()
     variance = weights @ np.square(positions - weights @ positions / total) / total

@@ -177,7 +177,7 @@ def divide(
     Parameters
     ----------
     mixture : Mixture
-        Of the draw.
+        Mixture of the draw.
     memberships, values : float32 [n, K], [n, D]
         P(h | x) and standardised values of the labelled events.
     labels : int64 [n]
@@ -389,7 +389,7 @@ def assign_by_examples(
     task : Task
     found : Populations
     examples : Examples
-        Of the run.
+        Examples of the run.
     labelled : Task
         With the events of the run; `task` itself unless this has other files.
     own_terms : sequence of OwnTerms, optional
@@ -457,7 +457,7 @@ def assign_by_examples(
 
 
 def _trained(learned: _Learned, values: Floats, n_classes: int) -> list[Array]:
-    """Return the logs of the linear discriminant and the forest; those of power 0 are not computed."""
+    """Return the logs of the linear discriminant and the forest; with power 0 they are not computed."""
     found = []
     for model, power in zip(learned.classifiers, learned.powers[1:], strict=True):
         own = np.zeros((len(values), n_classes))

@@ -14,8 +14,8 @@ for each row r of the table, because the level of a marker among T cells need no
    that is, a valley near t0, or t0 itself where the density has no valley. Two rows that differ in one marker
    alone have the same context for it, so they share its threshold. Contexts and thresholds are computed in
    turn.
-3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals of standard deviation s,
-   that of a component, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
+3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals whose standard deviation s
+   is a component's, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
    nothing.
 4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
    the thresholds of a draw, all rows by the same number of standard deviations. (With 1 instead of 10,
@@ -169,7 +169,7 @@ def fit_levels(
     levels : bool [R, M, 4]
         Cells of the table.
     controls : mapping of int to Control, optional
-        Of some markers.
+        Controls of some markers.
     """
     known = {
         m: one

@@ -115,10 +115,10 @@ class Types:
     counts : float64 [T, S, R + 1]
         Expected events by row in each draw, without children; the last is unknown.
     proportions : float64 [V, S, R + 1]
-        Draws of the proportions, with those of children; V is T or a multiple of T.
+        Draws of the proportions, with children; V is T or a multiple of T.
     mean_proportions : float64 [S, R + 1]
     r_hat : float64 [R + 1]
-        Of the proportions in all samples together; NaN where not known.
+        R-hat of the proportions in all samples together; NaN where not known.
     agreement : float64 [R, M]
         Share of the events of each row that pass each cell; NaN for a silent cell.
     contradicted : bool [R, M]
@@ -206,7 +206,7 @@ def decide(
     Parameters
     ----------
     shares : float64 [N, R + 1]
-        Probabilities without those of children; the last is unknown.
+        Probabilities without children; the last is unknown.
     parents, names : sequence of str
         Of the table.
     certainty : float
