@@ -36,7 +36,10 @@ def of_events(view: dict[str, Any]) -> Any:
 
 def decided(modes: list[int]) -> Decided:
     n_populations = max(modes) + 1
-    return Decided(np.array(modes), CutRule(), "", ("",) * n_populations, tuple(range(n_populations)))
+    numbers = tuple(range(n_populations))
+    return Decided(
+        np.array(modes), CutRule(), "", ("",) * n_populations, tuple(k + 1 for k in numbers), numbers
+    )
 
 
 def test_points_have_the_populations_of_the_densities_after_any_decision(workspace: Workspace) -> None:

@@ -133,7 +133,7 @@ def test_a_title_has_the_type_first() -> None:
     assert [label(named, p, 40) for p in range(3)] == ["1 CD4 T: CD3+ CD4+ CD8-", "2 NK: mine", "3 B"]
     assert label(named, 0, 18) == "1 CD4 T: CD3+ CD4+ …"
     assert label(named, 0, 12) == "1 CD4 T"
-    plain = SimpleNamespace(names=(), phenotypes=("CD3+",), population_types=())
+    plain = SimpleNamespace(**{**vars(named), "names": (), "phenotypes": ("CD3+",), "population_types": ()})
     assert label(plain, 0, 12) == "1 CD3+"
 
 
