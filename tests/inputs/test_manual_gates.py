@@ -68,7 +68,9 @@ def test_gates_are_applied_to_the_events_that_dpmix_reads(tmp_path: Path, wrong:
     old = odd_files.fcs_bytes(keywords, events.tobytes(), tail=bytes(4), version="FCS2.0", **places)
     path.write_bytes(old)
     if wrong == "header":
-        with pytest.raises(DataError, match="the place of its events by HEADER is wrong, and FlowKit uses it"):
+        with pytest.raises(
+            DataError, match="the place of its events by HEADER is wrong, and FlowKit uses it"
+        ):
             gates.members(open_source(path))
     else:
         np.testing.assert_array_equal(gates.members(open_source(path))["B high"], inside)
