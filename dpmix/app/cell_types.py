@@ -15,7 +15,6 @@ import csv
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.app.files import TYPES, tables_of_types
+from dpmix.app.judging import revision
 from dpmix.app.live import Live, inside, population_of_events
 from dpmix.errors import ConfigError
 from dpmix.inputs.controls import by_number
@@ -50,7 +50,6 @@ from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.levels import Marker, fit_levels, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
-    CONTRADICTED,
     UNKNOWN,
     assess_cells,
     component_fits,
@@ -114,7 +113,7 @@ class Typed:
     columns : int64 [C]
         Markers in the panel.
     markers : tuple of Marker
-    agreement : float64 [R, C]
+    agreement, contradicted : float64, bool [R, C]
         As in `dpmix.populations.types.types.Types`.
     of_event : int32 [M]
         Row of the table, -1 for unknown.
@@ -126,6 +125,7 @@ class Typed:
     columns: Ints
     markers: tuple[Marker, ...]
     agreement: Array
+    contradicted: npt.NDArray[np.bool_]
     of_event: npt.NDArray[np.int32]
     probability: Floats
 
@@ -136,11 +136,6 @@ class Typed:
 def types_path(run: Path) -> Path:
     """Return the table of cell types of a run file: run.types.csv next to run.h5."""
     return run.with_name(run.stem + TYPES)
-
-
-def revision(path: Path) -> str:
-    """Return a text that differs between any two tables; without a file, it is empty."""
-    return sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
 
 
 def lines_of(path: Path) -> Lines:
@@ -267,7 +262,7 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
             (inside_components,) = component_fits(markers, values[some], counting, [own[some]], one.shape[1])
             total += event_shares(one, shares, evidence, (passed, inside_components), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
-    return Typed(table, numbers, columns, markers, agreement, of_event, probability)
+    return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)
 
 
 # --------------------------------------------------------------------------- what the page shows
@@ -317,17 +312,23 @@ def _answer(one: Typed) -> dict[str, Any]:
         n_events = int(of_row.sum())
         certainty = f"{one.probability[of_row].mean():.0%}" if n_events else ""
         counted.append({"share": percent(n_events / len(rows)), "certainty": certainty})
-    agreement = {
-        f"{r} {one.table.markers[one.columns[c]]}": float(one.agreement[r, c].round(3))
-        for r, c in np.argwhere(~np.isnan(one.agreement))
-    }
+    names = [one.table.markers[column] for column in one.columns]
+    known = np.argwhere(~np.isnan(one.agreement))
+    agreement = {f"{r} {names[c]}": float(one.agreement[r, c].round(3)) for r, c in known}
+    contradicted = [f"{r} {names[c]}" for r, c in np.argwhere(one.contradicted)]
     flat = [
-        one.table.markers[column]
-        for column, marker in zip(one.columns.tolist(), one.markers, strict=True)
+        name
+        for name, marker in zip(names, one.markers, strict=True)
         if not divides(marker) and not marker.silent.all()
     ]
     absent = [one.table.markers[m] for m in np.flatnonzero(one.numbers < 0)]
-    return {"rows": counted, "agreement": agreement, "least": CONTRADICTED, "flat": flat, "absent": absent}
+    return {
+        "rows": counted,
+        "agreement": agreement,
+        "contradicted": contradicted,
+        "flat": flat,
+        "absent": absent,
+    }
 
 
 def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> dict[str, Any]:

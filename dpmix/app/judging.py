@@ -87,7 +87,7 @@ def judged_path(run: Path) -> Path:
 
 
 def revision(path: Path) -> str:
-    """Return a text that differs between any two files of judgements; without a file, it is empty.
+    """Return a text that differs between any two versions of a file; without a file, it is empty.
 
     Raises
     ------

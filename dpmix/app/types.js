@@ -163,9 +163,10 @@ function markTypeRow(made, row) {
   made.querySelector(".events").textContent = own?.share ?? (row < 0 ? "not complete" : "");
   made.querySelector(".certainty").textContent = own?.certainty ?? "";
   for (const cell of made.querySelectorAll("[data-marker]")) {
-    const agreement = row < 0 ? undefined : known.agreement?.[`${row} ${cell.dataset.marker}`];
-    cell.classList.toggle("contradicted", agreement < known.least);
-    cell.title = agreement === undefined ? "" : `${Math.round(100 * agreement)}% of the events of the row agree${agreement < known.least ? ": the cell is not used" : ""}`;
+    const key = `${row} ${cell.dataset.marker}`, agreement = row < 0 ? undefined : known.agreement?.[key];
+    const contradicted = row >= 0 && Boolean(known.contradicted?.includes(key));
+    cell.classList.toggle("contradicted", contradicted);
+    cell.title = agreement === undefined ? "" : `${Math.round(100 * agreement)}% of the events of the row agree${contradicted ? ": the cell is not used" : ""}`;
   }
 }
 

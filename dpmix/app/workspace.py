@@ -319,7 +319,7 @@ class Workspace(Folder):
 
     def _current_types(self, run: str, revision: str) -> Path:
         path = self.inside(str(cell_types.types_path(self.inside(run))))
-        if cell_types.revision(path) != revision:
+        if judging.revision(path) != revision:
             raise StaleError(["the table of cell types was changed elsewhere; look, then edit again"])
         return path
 
@@ -335,7 +335,7 @@ class Workspace(Folder):
         """Return the types by the table of a run, computed again if it has changed; None without a table."""
         path = self.inside(str(cell_types.types_path(self.inside(run))))
         one, drawn = self._opened_drawn(run)
-        own = cell_types.revision(path)
+        own = judging.revision(path)
         if not own:
             return None
         if self._typed is None or self._typed[0] is not one or self._typed[1] != own:

@@ -310,7 +310,7 @@ class _Likelihood:
     def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Bools:
         """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S]."""
         q, s = self.y.shape
-        # A quarter of the points is enough to rank values, each of which has to be tried as an outlier.
+        # A quarter of the points is enough to rank values, and each value has to be tried as an outlier.
         theta = theta[:, ::4]
         density = (kinds.log_density(theta) - proposal[:, ::4])[:, :, None]
         chosen = np.zeros((q, s), bool)

@@ -62,8 +62,8 @@ def count_responses(counts: Ints | Array) -> tuple[Array, Array]:
     """
     # One half more, so that a population without events in a sample has a logarithm.
     drawn = np.log(counts + 0.5)
-    # Less what all samples of a draw share: a border that lies elsewhere in a draw moves all samples alike,
-    # and is no noise between them.
+    # Subtract what all samples of a draw share: a border that lies elsewhere in a draw moves all samples
+    # alike and adds no noise between them.
     of_gating = (drawn - drawn.mean(axis=1, keepdims=True)).var(axis=0)
     y = counts.mean(axis=0) + 0.5
     variances = 1.0 / y + of_gating

@@ -197,7 +197,7 @@ def raster_png(gating: Gating, pair: int) -> str:
     counts = rasters.counts[pair]
     of_population = np.array(gating.colours or range(gating.n_populations)) % len(PALETTE)
     used, numbers = np.unique(of_population[rasters.populations[pair]], return_inverse=True)
-    # A palette of a PNG has 256 colours, one of which is transparent.
+    # A palette of a PNG has 256 colours, and one of them is transparent.
     steps = min(2 * STEPS, 255 // len(used))
     # At least the palest step: a bin with a single event must be seen.
     depth = np.clip(np.ceil(strength(counts) * steps), 1, steps).astype(np.int64) - 1

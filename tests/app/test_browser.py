@@ -17,9 +17,9 @@ from test_page import Browser, browser  # noqa: F401
 from test_server import Server, start
 from workspaces import write_workspace
 
-from dpmix.app.cell_types import revision as types_revision
 from dpmix.app.cell_types import types_path
 from dpmix.app.judging import judged_path
+from dpmix.app.judging import revision as types_revision
 from dpmix.app.live import revision
 from dpmix.config.load import load_config, parse_config
 from dpmix.inputs.compensation import read_matrix

@@ -75,6 +75,24 @@ def test_types_follow_the_table(workspace: Workspace, loaded: Row) -> None:
     assert wrong["rows"] != loaded["rows"]
 
 
+def test_cells_that_the_data_contradict_are_marked_as_gate_finds_them(
+    workspace: Workspace, loaded: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loaded["contradicted"] == []
+    assess = cell_types.assess_cells
+
+    def other(*given: Any) -> tuple[Any, Any, Any]:
+        """Contradict a cell whatever its agreement, as the rule may spare one that few events pass."""
+        right, agreement, contradicted = assess(*given)
+        contradicted[1, 1] = True
+        return right, agreement, contradicted
+
+    monkeypatch.setattr(cell_types, "assess_cells", other)
+    lines = [[*line] for line in loaded["lines"]]
+    lines[1][-1] = ""
+    assert workspace.edit_types("run.h5", loaded["revision"], lines)["contradicted"] == ["1 CD4"]
+
+
 def test_gate_reads_the_table_and_names_events_alike(
     workspace: Workspace, loaded: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

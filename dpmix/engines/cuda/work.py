@@ -64,7 +64,7 @@ class HostLabels:
         rows = [self._row_of[chunk] for chunk in chunks]  # few: lists are faster than arrays
         start = 0
         for end in range(1, len(rows) + 1):
-            # Few large copies instead of one for each chunk, each of which costs a call of the driver.
+            # Few large copies instead of one for each chunk: each copy costs a call of the driver.
             if end == len(rows) or rows[end] != rows[end - 1] + 1:
                 yield start, self.rows[rows[start] : rows[end - 1] + 1]
                 start = end

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Floats, Ints
 
-MEDIAN_DRAWS = 20  # at most, of which medians are kept: they hardly differ between draws
+MEDIAN_DRAWS = 20  # whose medians are kept, at most: medians hardly differ between draws
 
 
 def evenly(count: int, most: int) -> Ints:
