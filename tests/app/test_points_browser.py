@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver import Keys
 from test_browser import Page, server  # noqa: F401
 from test_page import Browser, start_browser
 from test_server import Server
@@ -106,11 +106,7 @@ def test_points_follow_decisions(page: Page, browser: Browser) -> None:
 
 
 def test_a_selection_is_the_same_in_both_views(page: Page, browser: Browser) -> None:
-    plot = page.find("#plot-pair0")
-    chain = ActionChains(page.driver)  # the box is the tool at the start
-    chain.move_to_element_with_offset(plot, -60, -60).click_and_hold().move_by_offset(50, 60)
-    chain.move_by_offset(60, 60).release().perform()
-    page.until(lambda: " of 2,500 events (" in page.find("#selection").text)
+    page.drag_box("#plot-pair0")
     line = page.find("#selection").text
     pixels, colours, _ = shown(page, 1)
     others = {int(one) for one in np.unique(pixels)} - {0, *colours.tolist()}
