@@ -179,9 +179,9 @@ def fit_levels(
         for m, one in (controls or {}).items()
         if np.diff(_numbers(levels[:, m]))[0]  # a cell tells off from the next level
     }
-    bright = [_has_bright(levels[:, m]) for m in range(values.shape[1])]
+    bright = [_has_bright(column) for column in levels.swapaxes(0, 1)]
     starts = [
-        _with_control(_start(values[:, m], labels, distinguished(levels[:, m]), bright[m]), known.get(m))
+        _with_control(start_of(values[:, m], labels, levels[:, m]), known.get(m))
         for m in range(values.shape[1])
     ]
     markers = list(starts)
@@ -265,6 +265,11 @@ def _has_bright(levels: Bools) -> bool:
     """Return whether a column distinguishes high from on, and on from a lower level."""
     number = _numbers(levels)
     return bool(number[3] > number[2] > number[0])
+
+
+def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
+    """Return a marker [N] with one threshold for all rows, from components and cells [R, 4] of a table."""
+    return _start(values, labels, distinguished(levels), _has_bright(levels))
 
 
 def _start(values: Array, labels: Ints, allowed: Bools, bright: bool = False) -> Marker:
