@@ -87,7 +87,7 @@ def test_a_threshold_is_that_of_the_context() -> None:
     assert (abs(in_others - 2.7) < 0.5).all()
     assert in_t[0] == in_t[1]  # rows that differ in this marker alone share its threshold
 
-    start = levels._start(values[:, 1], labels, distinguished(table[:, 1]))  # the wrong rule: one for all
+    start = levels.start_of(values[:, 1], labels, table[:, 1])  # the wrong rule: one for all
     everywhere = (fitted[0], with_base(start, values[:, 1]))
     assert (log_factors(everywhere, values, right).argmax(axis=1) == truth).mean() < 0.9
 
@@ -112,6 +112,21 @@ def test_high_is_above_the_cells_of_rows_that_are_on() -> None:
     assert (alone.thresholds[1:, 1] > 5.0).all()
 
 
+def test_a_level_that_a_cell_names_with_another_has_its_own_cells() -> None:
+    """CD25 of T cells: 0, 1.5 in most, 4 in regulatory T cells; the table has `-|lo` and `+`."""
+    random = np.random.default_rng(7)
+    sizes = np.array([3_000, 3_000, 300])
+    labels = np.repeat(np.arange(3), sizes)
+    values = np.take([0.0, 1.5, 4.0], labels) + random.normal(0.0, 0.3, len(labels))
+    start = levels.start_of(values, labels, np.array([OFF | LOW, ON | HIGH]))
+    assert start.thresholds.shape == (2, 1)
+    assert abs(start.thresholds[0, 0] - 2.75) < 0.2
+    plain = levels.start_of(
+        values, labels, np.array([OFF, PLUS])
+    )  # the wrong rule: as many groups as boundaries
+    assert plain.thresholds[0, 0] < 2.4
+
+
 def test_a_marker_without_levels_says_little() -> None:
     random = np.random.default_rng(2)
     values, labels = random.normal(0.0, 1.0, (3_000, 1)), np.arange(3_000) % 6
@@ -130,14 +145,14 @@ def test_large_components_do_not_decide_the_start_alone() -> None:
     places = [0.0, 0.6, 6.0]
     values = np.concatenate([random.normal(m, 0.2, n) for m, n in zip(places, sizes, strict=True)])
     labels = np.repeat(np.arange(3), sizes)
-    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    start = levels.start_of(values, labels, np.array([OFF, PLUS]))
     assert 1.0 < start.thresholds[0, 0] < 5.5
     assert levels._groups(np.array(places), np.array([1.0, 1.0, 1.0]), 3).tolist() == [0, 1, 2]
 
 
 def test_few_components_give_a_threshold_that_says_nothing() -> None:
     values, labels = np.random.default_rng(4).normal(size=500), np.zeros(500, np.int64)
-    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    start = levels.start_of(values, labels, np.array([OFF, PLUS]))
     assert np.abs(start.passes(values, 1) - 0.5).max() < 0.3
 
 

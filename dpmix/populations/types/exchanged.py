@@ -1,19 +1,18 @@
 """Channels whose names look exchanged: two columns of a table that fit each other's channel.
 
 Exchanged names leave no contradiction: rows lose their events to unknown, or to other rows. So the table is
-compared with itself. Component h has weight w_h, its share of the events, and in channel c the level of its
-median. With F_r(h) the evidence of a component for row r (`dpmix.populations.types.levels`; thresholds are
-`start_of` each channel, for all rows), the fit of the table is
+compared with itself. A component has the level of its median in each channel, with a threshold for all rows
+(`levels.start_of`), and the weight w_h, its share of the events. With F_r(h) its evidence for row r
+(`dpmix.populations.types.levels`), the fit of the table is
 
-    sum_h w_h l_h,   l_h = log (1 + sum_r F_r(h)) / (R + 1).
+    sum_h w_h log (1 + sum_r F_r(h)) / (R + 1).
 
-The fit is computed again with each pair of channels exchanged. With d_h the change of w_h l_h, the best pair
-looks exchanged if
+A component fits a row if it passes all cells of the row. The exchange of two channels that raises the fit
+most is reported if the fit rises by `GAIN` nats, more rows have a component that fits them, and components
+that fit a row have `COVERED` more of the events. The search continues with the pair exchanged. (The fit alone
+also rises where an exchange makes several types fit one row, and leaves others without a component.)
 
-    sum_h d_h > `GAIN` nats,   sum_h d_h > `SURE` sqrt(sum_h d_h^2),
-
-that is, if several components gain. The search continues with this pair exchanged. An exchange that only
-permutes rows, such as that of CD4 and CD8 in a table of the subsets of both, cannot be found.
+An exchange that only permutes rows, such as CD4 and CD8 in a table of the subsets of both, cannot be found.
 
 H components, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
@@ -21,14 +20,22 @@ H components, R cell types, M markers, C levels of a marker that the table disti
 from __future__ import annotations
 
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.types.levels import CHANCE, DOUBT, LEAST_EVENTS, Bools, start_of
 
-GAIN = 0.25  # nats for an event: seven of eight right tables of labelled sets have at most 0.15, one has 0.20
-SURE = 1.0
+GAIN = 0.1  # nats for an event
+COVERED = 0.02  # of the events
+
+
+class _Cells(NamedTuple):
+    """Cells of a table by components: the log of their factors and whether they pass, both [R, H]."""
+
+    logs: Array
+    passed: Bools
 
 
 def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, int], ...]:
@@ -50,43 +57,45 @@ def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, in
         return ()
     weights = sizes[numbers] / sizes[numbers].sum()
     medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
-    logs = {
-        (m, c): _log_factors(values[:, c], labels, levels[:, m], medians[:, c], weights)
+    cells = {
+        (m, c): _cells(values[:, c], labels, levels[:, m], medians[:, c], weights)
         for m in spoken
         for c in spoken
     }
-    channel = {m: m for m in spoken}
+
+    def fit(channels: dict[int, int]) -> tuple[float, int, float]:
+        own = [cells[pair] for pair in channels.items()]
+        logs = sum((one.logs for one in own), np.zeros((len(levels), len(numbers))))
+        passed = np.all([one.passed for one in own], axis=0)
+        highest = np.maximum(logs.max(axis=0), 0.0)
+        sums = np.exp(logs - highest).sum(axis=0) + np.exp(-highest)
+        covered = float(weights @ passed.any(axis=0))
+        return float(weights @ (highest + np.log(sums))), int(passed.any(axis=1).sum()), covered
+
+    channels = {m: m for m in spoken}
     found: list[tuple[int, int]] = []
-    while len(found) < len(spoken) // 2:
-        total = sum(logs[m, channel[m]] for m in spoken)
-        changes = {}
-        for a, b in combinations(spoken, 2):
-            moved = logs[a, channel[b]] + logs[b, channel[a]] - logs[a, channel[a]] - logs[b, channel[b]]
-            changes[a, b] = weights * (_fit(total + moved) - _fit(total))
-        pair = max(changes, key=lambda one: changes[one].sum())
-        gain, deviation = changes[pair].sum(), np.sqrt((changes[pair] ** 2).sum())
-        if gain <= GAIN or gain <= SURE * deviation or any(one in pair for other in found for one in other):
-            break
-        a, b = pair
-        channel[a], channel[b] = channel[b], channel[a]
+    while True:
+        free = [m for m in spoken if channels[m] == m]
+        after = {(a, b): fit(channels | {a: b, b: a}) for a, b in combinations(free, 2)}
+        pair = max(after, key=lambda one: after[one][0], default=None)
+        if pair is None or not _better(fit(channels), after[pair]):
+            return tuple(found)
         found.append(pair)
-    return tuple(found)
+        channels |= {pair[0]: pair[1], pair[1]: pair[0]}
 
 
-def _fit(logs: Array) -> Array:
-    """Return l of the components, float64 [H], from the log of F, float64 [R, H]."""
-    highest = np.maximum(logs.max(axis=0), 0.0)
-    sums = np.exp(logs - highest).sum(axis=0) + np.exp(-highest)
-    found: Array = highest + np.log(sums / (1.0 + len(logs)))
-    return found
+def _better(before: tuple[float, int, float], after: tuple[float, int, float]) -> bool:
+    """Return whether the fit, the rows with a component and the events of such components all rise."""
+    return after[0] > before[0] + GAIN and after[1] > before[1] and after[2] > before[2] + COVERED
 
 
-def _log_factors(values: Array, labels: Ints, levels: Bools, medians: Array, weights: Array) -> Array:
-    """Return the log of the factors of the cells [R, 4] of a column for components, float64 [R, H]."""
+def _cells(values: Array, labels: Ints, levels: Bools, medians: Array, weights: Array) -> _Cells:
+    """Return the cells [R, 4] of a column in a channel, for components with these medians and weights [H]."""
     marker = start_of(values, labels, levels)
-    found = np.zeros((len(levels), len(medians)))
-    for r in np.flatnonzero(~marker.silent):
-        q = marker.passes(medians, int(r))
+    logs, passed = np.zeros((len(levels), len(medians))), np.ones((len(levels), len(medians)), np.bool_)
+    for r in np.flatnonzero(~marker.silent).tolist():
+        q = marker.passes(medians, r)
         b = np.clip(weights @ q, *CHANCE)
-        found[r] = np.log((1.0 - DOUBT) * q / b + DOUBT * (1.0 - q) / (1.0 - b))
-    return found
+        logs[r] = np.log((1.0 - DOUBT) * q / b + DOUBT * (1.0 - q) / (1.0 - b))
+        passed[r] = q > 0.5
+    return _Cells(logs, passed)

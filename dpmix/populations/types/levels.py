@@ -267,16 +267,29 @@ def _has_bright(levels: Bools) -> bool:
     return bool(number[3] > number[2] > number[0])
 
 
+def _named(levels: Bools) -> Ints:
+    """Return the distinguished level of off, low, on and high, without those that no cell names.
+
+    A column of `-|lo` and `+` distinguishes two levels, but its cells have three.
+    """
+    spoken = levels[~levels.all(axis=1)]
+    low, high = ((spoken[:, level] & ~spoken[:, 2]).any() for level in (1, 3))
+    return _numbers(levels)[[True, bool(low), True, bool(high)]]
+
+
 def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
-    """Return a marker [N] with one threshold for all rows, from components and cells [R, 4] of a table."""
-    return _start(values, labels, distinguished(levels), _has_bright(levels))
-
-
-def _start(values: Array, labels: Ints, allowed: Bools, bright: bool = False) -> Marker:
     """Return a marker with one threshold for all rows, from the components.
 
-    With `bright` the last boundary is above all components, until `_with_bright` has found it.
+    A boundary below high is above all components, until `_with_bright` has found it.
+
+    Parameters
+    ----------
+    values : float64 [N]
+    labels : int64 [N]
+    levels : bool [R, 4]
+        Cells of the table.
     """
+    allowed, bright, named = distinguished(levels), _has_bright(levels), _named(levels)
     order = np.argsort(labels, kind="stable")
     cuts = np.flatnonzero(np.diff(labels[order])) + 1
     own = [part for part in np.split(values[order], cuts) if len(part) >= LEAST_EVENTS] or [values]
@@ -284,7 +297,7 @@ def _start(values: Array, labels: Ints, allowed: Bools, bright: bool = False) ->
     sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
     n_levels = allowed.shape[1]
     edge = float(np.ptp(values)) + 1.0
-    n_groups = n_levels - bright
+    n_groups = len(named) - bright
     if n_levels == 1 or len(own) < n_groups:  # nothing to tell apart: half of the way, and as soft as can be
         n_bounds = max(n_levels - 1, 0)
         start, gaps, widths = np.full(n_bounds, np.median(values)), np.ones(n_bounds), np.full(n_bounds, edge)
@@ -297,6 +310,8 @@ def _start(values: Array, labels: Ints, allowed: Bools, bright: bool = False) ->
         variances = np.array([np.median(sds[groups == c]) ** 2 for c in range(n_groups)])
         start, gaps = (centres[1:] + centres[:-1]) / 2.0, np.maximum(np.diff(centres), 1e-9)
         widths = np.maximum((variances[1:] + variances[:-1]) / 2.0 / gaps, SHARPEST * gaps)
+        kept = np.diff(named[:n_groups]) > 0
+        start, gaps, widths = start[kept], gaps[kept], widths[kept]
         if bright:
             beyond = BRIGHTER * float(np.sqrt(variances[-1]))
             start, gaps = np.append(start, centres[-1] + beyond), np.append(gaps, 2.0 * beyond)
