@@ -19,13 +19,22 @@ H components, R cell types, M markers, C levels of a marker that the table disti
 
 from __future__ import annotations
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.types.levels import CHANCE, DOUBT, LEAST_EVENTS, Bools, start_of
+from dpmix.populations.types.levels import (
+    CHANCE,
+    DOUBT,
+    LEAST_EVENTS,
+    Bools,
+    Marker,
+    distinguished,
+    start_of,
+)
 
 GAIN = 0.1  # nats for an event
 COVERED = 0.02  # of the events
@@ -57,11 +66,14 @@ def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, in
         return ()
     weights = sizes[numbers] / sizes[numbers].sum()
     medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
-    cells = {
-        (m, c): _cells(values[:, c], labels, levels[:, m], medians[:, c], weights)
-        for m in spoken
-        for c in spoken
-    }
+    starts: dict[tuple[int, bytes], Marker] = {}
+    cells = {}
+    for m, c in product(spoken, spoken):
+        key = c, np.unique(levels[:, m], axis=0).tobytes()  # columns with the same cells share their levels
+        if key not in starts:
+            starts[key] = start_of(values[:, c], labels, levels[:, m])
+        marker = replace(starts[key], allowed=distinguished(levels[:, m]))
+        cells[m, c] = _cells(marker, medians[:, c], weights)
 
     def fit(channels: dict[int, int]) -> tuple[float, int, float]:
         own = [cells[pair] for pair in channels.items()]
@@ -89,10 +101,10 @@ def _better(before: tuple[float, int, float], after: tuple[float, int, float]) -
     return after[0] > before[0] + GAIN and after[1] > before[1] and after[2] > before[2] + COVERED
 
 
-def _cells(values: Array, labels: Ints, levels: Bools, medians: Array, weights: Array) -> _Cells:
-    """Return the cells [R, 4] of a column in a channel, for components with these medians and weights [H]."""
-    marker = start_of(values, labels, levels)
-    logs, passed = np.zeros((len(levels), len(medians))), np.ones((len(levels), len(medians)), np.bool_)
+def _cells(marker: Marker, medians: Array, weights: Array) -> _Cells:
+    """Return the cells of a column in a channel, for components with these medians and weights [H]."""
+    size = len(marker.allowed), len(medians)
+    logs, passed = np.zeros(size), np.ones(size, np.bool_)
     for r in np.flatnonzero(~marker.silent).tolist():
         q = marker.passes(medians, r)
         b = np.clip(weights @ q, *CHANCE)
