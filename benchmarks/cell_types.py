@@ -214,7 +214,7 @@ class Case(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What the model says about some events."""
+    """Types of some events: rows, levels of markers, and cells that are contradicted or suspect."""
 
     rows: np.ndarray
     markers: tuple[Marker, ...]
