@@ -280,8 +280,9 @@ def _channel_findings(types: Types) -> Iterator[Finding]:
             f"{types.channels[b]} and {names[b]} in {types.channels[a]}"
         )
         yield Finding("exchanged", "", f"{names[a]}, {names[b]}", "", None, text)
-    for name, marker in zip(names, types.markers, strict=True):
+    for m, marker in enumerate(types.markers):
         if marker.separation < APART and not marker.silent.all():
+            name = names[m]
             text = f"{name} has no two levels apart in these data: it hardly counts"
             yield Finding("no levels", "", name, "", None, text)
 
