@@ -40,9 +40,9 @@ class BatchLabels(NamedTuple):
     here: Labels | None = None
 
     @property
-    def shape(self) -> tuple[int | bool, ...]:
-        """What the calls of a batch depend on."""
-        return *self[:4], 0 if self.here is None else self.here.ctypes.data
+    def addresses(self) -> tuple[int, int, int]:
+        """Addresses of the labels, the order, and the labels on the host (0: none)."""
+        return self.labels, self.order, 0 if self.here is None else self.here.ctypes.data
 
 
 class ChainLabels:
@@ -106,7 +106,7 @@ class ChainLabels:
         self._keep_here("needs the room of")[...] = labels
 
     def _keep_here(self, why: str) -> Labels:
-        text = "CUDA device %d %s the labels of chain %d: they pass through it in every sweep"
+        text = "CUDA device %d %s the labels of chain %d: they are copied in every sweep"
         log.warning(text, self._number, why, self._chain)
         try:
             self._here = driver.pagelocked_empty(self._shape, np.uint16)

@@ -176,13 +176,19 @@ class DevicePass:
         self._labels = self._memory.labels(self._work.chain)
         return self._labels.batch(place, len(lane.chunks), lane.scratch)
 
+    def _prunes(self, lane: Lane) -> bool:
+        """Return True if the lane's batch is part of a pruned draw and has its last labels."""
+        return self._work.last is not None and lane.labels.known
+
     def _program(self, lane: Lane) -> Program:
         """Return the calls from the labels of the batch to its results; equal batches share them."""
         work, labels = self._work, lane.labels
         has_now = work.last is not None and work.last.now is not None
-        shape = work.kernels, self._n_components, len(lane.chunks), lane.n_events, lane.first_event, has_now
-        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, labels.shape
-        batch = *shape, *where, self._has_added
+        prunes = self._prunes(lane)
+        how = work.kernels, has_now, prunes, prunes and labels.is_sorted
+        shape = self._n_components, len(lane.chunks), lane.n_events, lane.first_event
+        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, labels.addresses
+        batch = *how, *shape, *where, self._has_added
         repeats = not (work.gates or work.division)  # these have values of their own
         if repeats and batch in lane.programs:
             return lane.programs[batch]
@@ -209,7 +215,7 @@ class DevicePass:
             self._launch_expectation(lane)
         elif work.division:
             self._launch_division(lane, work.key, work.division)
-        elif work.last and lane.labels.known:
+        elif work.last and self._prunes(lane):
             self._launch_pruned_draw(lane, work.key, work.last)
         else:
             self._launch_draw(lane, work.key)
