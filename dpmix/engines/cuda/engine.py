@@ -325,7 +325,9 @@ class CudaPasses:
         first, *others = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
         for sums in others:
             cohort_sums.add(first, sums)
-        return first._replace(total=exact.values(first.total)) if rounded and not alone else first
+        # A new array: the next pass overwrites the devices' sums.
+        total = exact.values(first.total) if rounded and not alone else first.total.copy()
+        return first._replace(total=total)
 
     def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> list[CohortSums]:
         """Do the chunks of a pass; if devices fail, on those that are left.
@@ -341,14 +343,16 @@ class CudaPasses:
         shares = self._shares
         queue = ChunkQueue(
             {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()},
-            self._grid.samples,
+            self._grid.samples if self._by_sample else None,
         )
         self._accounts = []
         sums: list[CohortSums] = []
 
         def done(number: int, account: Account) -> None:
-            if account.sums is not None:
-                sums.append(account.sums)
+            own = account.sums
+            if own is not None:
+                # Kept from the device, which may take the chunks of a failed one.
+                sums.append(own._replace(total=own.total.copy()) if queue.unfinished() else own)
             self._note(number, replace(account, sums=None))
 
         serve_all(

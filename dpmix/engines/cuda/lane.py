@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,4 +203,4 @@ def n_log_sums(n_components: int) -> int:
 
 def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return the start of a flat array as an array of the given shape."""
-    return flat[: np.prod(shape)].reshape(shape)
+    return flat[: prod(shape)].reshape(shape)

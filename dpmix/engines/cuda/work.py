@@ -184,7 +184,8 @@ class Account:
         Multiply-adds of a pruned draw, for one event of each warp.
     sums : CohortSums, optional
         Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
-        the samples of one chunk, `cut` all others. The total is as the pass wants it.
+        the samples of one chunk, `cut` all others. The total is as the pass wants it; the device's next pass
+        overwrites it.
     """
 
     chunks: int
