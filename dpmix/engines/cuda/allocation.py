@@ -14,14 +14,14 @@ def allocate(size: int, spare: int | None = None) -> Any:
     ----------
     size : int
     spare : int, optional
-        Bytes that must stay free, for others. Default: a sixteenth of what is free.
+        Bytes that must stay free, for others. Default: a sixteenth of the free bytes.
     """
     free = driver.mem_get_info()[0]
     if size > free - (free // 16 if spare is None else spare):
         return None
     try:
         return driver.mem_alloc(size)
-    except driver.MemoryError:  # what is free may be in pieces
+    except driver.MemoryError:  # it may be free in pieces
         return None
 
 

@@ -15,7 +15,7 @@ from dpmix.kernels.layout import CHUNK
 log = logging.getLogger("dpmix")
 
 BYTES = 4
-"""Of an event and chain on the device: its label, and its place in the order of its chunk."""
+"""Each event of a chain takes these on the device: its label, and a place in the order of its chunk."""
 
 
 class BatchLabels(NamedTuple):
@@ -26,7 +26,7 @@ class BatchLabels(NamedTuple):
     labels, order : int
         Device addresses of the labels, uint16 [slots, CHUNK], and of the places in each chunk by label.
     known : bool
-        The labels are those of the chain's last pass, after a copy from `here` if that is an array.
+        The chain's last pass has written the labels; they are copied from `here` first if that is an array.
     is_sorted : bool
         The order is the one of these labels.
     here : uint16 [slots, CHUNK], optional
