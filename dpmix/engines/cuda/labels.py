@@ -23,7 +23,7 @@ class BatchLabels(NamedTuple):
 
     Attributes
     ----------
-    labels, order : int
+    at, order_at : int
         Device addresses of the labels, uint16 [slots, CHUNK], and of the places in each chunk by label.
     known : bool
         The chain's last pass has written the labels; they are copied from `here` first if that is an array.
@@ -33,8 +33,8 @@ class BatchLabels(NamedTuple):
         The labels on the host between passes.
     """
 
-    labels: int
-    order: int
+    at: int
+    order_at: int
     known: bool = False
     is_sorted: bool = False
     here: Labels | None = None
@@ -42,7 +42,7 @@ class BatchLabels(NamedTuple):
     @property
     def addresses(self) -> tuple[int, int, int]:
         """Addresses of the labels, the order, and the labels on the host (0: none)."""
-        return self.labels, self.order, 0 if self.here is None else self.here.ctypes.data
+        return self.at, self.order_at, 0 if self.here is None else self.here.ctypes.data
 
 
 class ChainLabels:

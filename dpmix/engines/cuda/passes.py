@@ -179,15 +179,11 @@ class DevicePass:
         self._labels = self._memory.labels(self._work.chain)
         return self._labels.batch(place, len(lane.chunks), lane.scratch)
 
-    def _prunes(self, lane: Lane) -> bool:
-        """Return True if the lane's batch is part of a pruned draw and has its last labels."""
-        return self._work.last is not None and lane.labels.known
-
     def _program(self, lane: Lane) -> Program:
         """Return the calls from the labels of the batch to its results; equal batches share them."""
         work, labels = self._work, lane.labels
         has_now = work.last is not None and work.last.now is not None
-        prunes = self._prunes(lane)
+        prunes = work.last is not None and labels.known
         how = work.kernels, has_now, prunes, prunes and labels.is_sorted
         shape = self._n_components, len(lane.chunks), lane.n_events, lane.first_event
         where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, labels.addresses
@@ -196,7 +192,7 @@ class DevicePass:
         if repeats and batch in lane.programs:
             return lane.programs[batch]
         if work.reads_labels and labels.here is not None:
-            self._batch.copy_up(labels.labels, labels.here, lane.queue)
+            self._batch.copy_up(labels.at, labels.here, lane.queue)
         self._batch.record(lane.marks.sent, lane.queue)
         self._compute(lane)
         program = self._batch.finish()
@@ -218,7 +214,7 @@ class DevicePass:
             self._launch_expectation(lane)
         elif work.division:
             self._launch_division(lane, work.key, work.division)
-        elif work.last and self._prunes(lane):
+        elif work.last and lane.labels.known:
             self._launch_pruned_draw(lane, work.key, work.last)
         else:
             self._launch_draw(lane, work.key)
@@ -233,7 +229,7 @@ class DevicePass:
             commands.copy_down(memberships, lane.memberships, stream)
             commands.copy_down(log_densities, lane.normalisers, stream)
         if work.writes_labels and lane.labels.here is not None:
-            commands.copy_down(lane.labels.here, lane.labels.labels, stream)
+            commands.copy_down(lane.labels.here, lane.labels.at, stream)
         commands.record(lane.marks.done, stream)
 
     def _finish(self, lane: Lane, deliver: Deliver | None) -> None:
@@ -291,62 +287,57 @@ class DevicePass:
     def _launch_draw(self, lane: Lane, key: Key) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event
-        output = lane.labels.labels, lane.sums, lane.far_counts
+        output = lane.labels.at, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
         self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, key, *output)
-        self._launch_accumulation(lane, lane.labels.labels, lane.labels.order)
+        self._launch_accumulation(lane, lane.labels.at, lane.labels.order_at)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
-        numbers_at, (labels, order, _, is_sorted, _) = lane.numbers_at, lane.labels
-        if not is_sorted:
-            self._sort(lane, labels, order)
+        numbers_at, labels_at, order_at = lane.numbers_at, lane.labels.at, lane.labels.order_at
+        if not lane.labels.is_sorted:
+            self._sort(lane, labels_at, order_at)
         now = 0 if last.now is None else self._memory.now
-        tables = lane.mixture.exact_at, numbers_at, order, now
+        tables = lane.mixture.exact_at, numbers_at, order_at, now
         numbers = lane.n_events, lane.first_event, self._n_components, self._weight_floor
         each = lane.normalisers
-        output = labels, each, lane.far_counts, lane.work
+        output = labels_at, each, lane.far_counts, lane.work
         self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, key, *output)
         summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
         self._list(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
-        self._launch_accumulation(lane, labels, order)
+        self._launch_accumulation(lane, labels_at, order_at)
 
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
         # Events that are in no pair keep this label, which the sort leaves out.
         self._batch.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
-        tables = (
-            lane.mixture.exact_at,
-            self._memory.split,
-            lane.labels.labels,
-            lane.numbers_at,
-            lane.weights_at,
-        )
+        labels = self._memory.split, lane.labels.at
+        tables = lane.mixture.exact_at, *labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
         self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, key, division.word, *output)
-        self._launch_accumulation(lane, new_labels, lane.scratch.order)
+        self._launch_accumulation(lane, new_labels, lane.scratch.order_at)
 
-    def _launch_accumulation(self, lane: Lane, labels: Any, order: int) -> None:
-        self._sort(lane, labels, order)
+    def _launch_accumulation(self, lane: Lane, labels_at: Any, order_at: int) -> None:
+        self._sort(lane, labels_at, order_at)
         by, n_components = lane.sorted, self._n_components
-        tables = lane.weights_at, order, by.starts, by.extras
+        tables = lane.weights_at, order_at, by.starts, by.extras
         output = n_components, lane.moments, by.of_extras
         self._launch(lane, "accumulate", n_components + EXTRAS, *tables, *output)
         self._list(lane, "add_runs", EXTRAS, n_components, by.extras, by.of_extras, lane.moments)
 
-    def _sort(self, lane: Lane, labels: Any, order: int) -> None:
+    def _sort(self, lane: Lane, labels_at: Any, order_at: int) -> None:
         """List the kernels that sort the batch's events by label."""
         by, n_components = lane.sorted, self._n_components
-        common = labels, lane.numbers_at, lane.n_events, n_components, by.counts
+        common = labels_at, lane.numbers_at, lane.n_events, n_components, by.counts
         self._list(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
         self._list(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
-        self._list(lane, "order_events", SECTIONS * 32 // THREADS, *common, order)
+        self._list(lane, "order_events", SECTIONS * 32 // THREADS, *common, order_at)
 
     def _launch_expectation(self, lane: Lane) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, self._n_components, self._weight_floor
-        shared = *tables, *numbers, lane.normalisers, lane.labels.labels
+        shared = *tables, *numbers, lane.normalisers, lane.labels.at
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
