@@ -30,7 +30,7 @@ from dpmix.model.streams import Key
 DIM, N_COMPONENTS = 14, 256
 SHAPES = [(4, 1), (16, 1), (64, 1), (64, 2), (64, 4), (64, 8)]
 """Resident chunks and devices."""
-PASSES = 30
+PASSES = 200
 
 
 def calls_of(work: Callable[[], object], n_devices: int) -> int:
