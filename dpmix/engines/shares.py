@@ -118,8 +118,10 @@ class ChunkQueue:
         """Hand out no more chunks, and drop all that are not delivered."""
         with self._lock:
             self.stopped = True
-            for chunks in (self._orphans, *self._queues.values(), *self._unfinished.values()):
-                chunks.clear()
+            for queue in (self._orphans, *self._queues.values()):
+                queue.clear()
+            for taken in self._unfinished.values():
+                taken.clear()
 
     def unfinished(self) -> bool:
         """Return True if chunks are neither delivered nor dropped."""
