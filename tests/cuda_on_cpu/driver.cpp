@@ -816,7 +816,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
         {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
         {CUDA_ERROR_NOT_READY, "device not ready"},
     };
-    static std::string made;
+    static thread_local std::string made;  // the caller reads it while other threads fail
     const std::lock_guard<std::recursive_mutex> held(lock);
     const auto found = texts.find(error);
     made = found == texts.end() ? "error " + std::to_string((int)error) : found->second;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pycuda.driver as driver
@@ -12,7 +13,7 @@ from dpmix.engines.cuda.kernels import Kernels
 from dpmix.engines.cuda.memory import DeviceMemory
 from dpmix.engines.cuda.passes import DevicePass
 from dpmix.engines.cuda.thread import DeviceThread
-from dpmix.engines.cuda.work import Account, Deliver, DeviceFailed, Labels, Pass, Take
+from dpmix.engines.cuda.work import Account, Collect, Deliver, DeviceFailed, Labels, Pass, Take
 from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Floats
@@ -70,13 +71,17 @@ class CudaDevice(DeviceThread):
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None) -> Account:
-        """Do the device's part of a pass.
+    def serve(
+        self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None, collect: Collect
+    ) -> Account:
+        """Do the device's part of a pass; `collect` receives its sums.
 
         If it fails, the others may take its chunks at once, or a division stops.
         """
         try:
             account = self.run(work, share, partial(queue.take, self.number), deliver)
+            if account.sums is not None:
+                collect(account.sums)
         except BaseException:
             if work.division:  # the others do not have the labels of its chunks
                 queue.stop()
@@ -84,7 +89,7 @@ class CudaDevice(DeviceThread):
                 queue.abandon(self.number)
             raise
         queue.finish(self.number)
-        return account
+        return replace(account, sums=None)
 
     def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver | None) -> Account:
         """Do chunks of a pass until none are left to take.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -81,6 +82,28 @@ class Labelled(NamedTuple):
 
 class LabelsLost(Exception):
     """A device has failed in a division; the others do not have the labels of its chunks."""
+
+
+class SumsOfDevices:
+    """The sums of a pass, to which each device adds its own, in its thread and in any order.
+
+    Attributes
+    ----------
+    total : CohortSums or None
+        None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.total: CohortSums | None = None
+        self._lock = Lock()
+
+    def add(self, own: CohortSums) -> None:
+        """Add the sums of a device, which keeps their memory."""
+        with self._lock:
+            if self.total is None:
+                self.total = own._replace(total=own.total.copy())
+            else:
+                cohort_sums.add(self.total, own)
 
 
 class CudaOptions(TypedDict, total=False):
@@ -322,17 +345,14 @@ class CudaPasses:
     def _sum_up(self, work: Pass, *, rounded: bool) -> CohortSums:
         """Do a pass over all chunks and return its sums. A device rounds them if it is the only one."""
         alone = rounded and len(self._usable()) == 1
-        first, *others = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
-        for sums in others:
-            cohort_sums.add(first, sums)
-        # A new array: the next pass overwrites the devices' sums.
-        total = exact.values(first.total) if rounded and not alone else first.total.copy()
-        return first._replace(total=total)
+        sums = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
+        assert sums is not None  # each chunk is in the sums of a device
+        return sums._replace(total=exact.values(sums.total)) if rounded and not alone else sums
 
-    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> list[CohortSums]:
+    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> CohortSums | None:
         """Do the chunks of a pass; if devices fail, on those that are left.
 
-        Returns the sums of each device. Memberships have none; they are delivered by chunk.
+        Returns the sums. Memberships have none; they are delivered by chunk.
 
         Raises
         ------
@@ -346,20 +366,14 @@ class CudaPasses:
             self._grid.samples if self._by_sample else None,
         )
         self._accounts = []
-        sums: list[CohortSums] = []
-
-        def done(number: int, account: Account) -> None:
-            own = account.sums
-            if own is not None:
-                # Kept from the device, which may take the chunks of a failed one.
-                sums.append(own._replace(total=own.total.copy()) if queue.unfinished() else own)
-            self._note(number, replace(account, sums=None))
-
+        sums = SumsOfDevices()
         serve_all(
             queue,
             self._usable,
-            lambda number, device: device.submit(device.serve, work, shares[number], queue, deliver),
-            done,
+            lambda number, device: device.submit(
+                device.serve, work, shares[number], queue, deliver, sums.add
+            ),
+            self._note,
             self._remove,
         )
         if queue.stopped:
@@ -370,7 +384,7 @@ class CudaPasses:
             # before.
             self._next_rebalance *= 2
             self._rebalance()
-        return sums
+        return sums.total
 
     def _check_open(self) -> None:
         if not self._closing.alive:

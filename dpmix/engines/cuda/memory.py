@@ -58,9 +58,9 @@ class DeviceMemory:
     lanes : list of Lane
     batch, staged : int
         Chunks that a lane holds: resident, and others or with memberships.
-    state, state_here, state_out
+    state, state_here
         The sums of the pass (`dpmix.engines.exact`), then rounded, float64 flat [5 n], on the device; and the
-        first or the second of them on the host, page-locked, and for the engine's thread.
+        first or the second of them, page-locked on the host.
     mixtures : list of HeldMixture
         One for all lanes, or one for each lane if every sample has its own.
     ends, split, now
@@ -251,7 +251,6 @@ class DeviceMemory:
         n_sums = n_components * self._layout.n_moments + n_log_sums(n_components)
         self.state = driver.mem_alloc(5 * n_sums * 8)
         self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
-        self.state_out = np.empty(4 * n_sums)
         staged = min(batch, self._usual)
         sizes = batch, staged, n_components, n_populations
         how = {"weighted": self._weights is not None, "by_sample": self.by_sample}

@@ -107,16 +107,13 @@ class DevicePass:
     def _read_state(self) -> Array:
         """Copy the sums to the host, after the last batch: the state, float64 [4, n], or rounded, [n].
 
-        The device's next pass overwrites them.
+        They are in page-locked memory, which must stay in the thread of its device.
         """
         n_sums = self._n_moments + self._work.n_log_sums
         shape, offset = ((n_sums,), 4 * n_sums * 8) if self._work.rounded else ((4, n_sums), 0)
         sums: Array = first_of(self._memory.state_here, shape)
         driver.memcpy_dtoh(sums, int(self._memory.state) + offset)
-        # Page-locked memory stays in the thread of its device. New memory in each pass would take longer.
-        copied: Array = first_of(self._memory.state_out, shape)
-        copied[...] = sums
-        return copied
+        return sums
 
     def _send_mixture(self, mixture: HeldMixture, sample: int, stream: int) -> None:
         """List copies of the mixture of a sample."""

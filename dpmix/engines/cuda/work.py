@@ -184,8 +184,7 @@ class Account:
         Multiply-adds of a pruned draw, for one event of each warp.
     sums : CohortSums, optional
         Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
-        the samples of one chunk, `cut` all others. The total is as the pass wants it; the device's next pass
-        overwrites it.
+        the samples of one chunk, `cut` all others. The total is as the pass wants it.
     """
 
     chunks: int
@@ -198,6 +197,9 @@ class Account:
 Take = Callable[[int, int], list[int]]
 """Return chunks of one sample to do: at most the first number of the device's own, in order, or at most the
 second number of others' chunks; none if all are taken."""
+
+Collect = Callable[[CohortSums], None]
+"""Receive the sums of a device's chunks, in its thread. The total is overwritten afterwards."""
 
 Deliver = Callable[[int, npt.NDArray[Any], Array], None]
 """Receive the memberships of a chunk: its number, memberships [CHUNK, P] and log densities [CHUNK].
