@@ -219,4 +219,4 @@ def _write_workspace(task: Task, gating: Gating, population: npt.NDArray[np.int3
     groups = flowjo.groups_of(gating, hierarchy, explored, types)
     space = space_of(events, task.config.data.linearize)
     flowjo.write_workspace(folder / flowjo.WORKSPACE, events, space, groups)
-    flowjo.write_table(folder / flowjo.TABLE, gating.channels, groups)
+    flowjo.write_table(folder / flowjo.TABLE, events, groups)
