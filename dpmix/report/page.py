@@ -165,7 +165,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "weak": bool(gating.support[p] <= MAJORITY),
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
         }
-        for p in range(gating.n_populations)
+        for p in gating.order
     ]
     return rows + _explored_row(gating)
 
@@ -220,7 +220,7 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
             "levels": [(names[d], sign) for d, sign in enumerate(levels[p].tolist()) if sign and sizes[p]],
             "neighbours": [
                 {
-                    "number": q + 1,
+                    "number": gating.number(q),
                     "colour": colour_of(gating, q),
                     "ink": ink(colour_of(gating, q)),
                     "how": f"has {'higher' if higher else 'lower'} {names[d]}",
@@ -228,7 +228,8 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
                 for q, d, higher in near[p]
             ],
         }
-        for p, card in enumerate(gating.cards)
+        for p in gating.order
+        for card in gating.cards[p : p + 1]
     ]
 
 
