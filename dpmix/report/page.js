@@ -210,11 +210,14 @@ function showSamples(document_) {
 function nameEvents(document_) {
   const source = document_.get_model_by_name("events");
   source.data = { ...source.data, who: Array.from(source.data.population, (p) => data.names[p]) };
+  const mapper = document_.get_model_by_name("colours"), palette = [...mapper.palette];
+  lookers.push(() => { mapper.palette = palette.map((own, p) => (chosen < 0 || p === chosen ? own : `${own}14`)); });
 }
 
 // ------------------------------------------------------------------------- one population, one marker
 
 let chosen = -1; // the population shown alone
+const lookers = []; // what follows this choice
 
 function choose(population) {
   chosen = population === chosen ? -1 : population;
@@ -223,6 +226,7 @@ function choose(population) {
   for (const part of document.querySelectorAll(".panels [data-of]")) part.classList.toggle("chosen", Number(part.dataset.of) === chosen);
   for (const entry of document.querySelectorAll("[data-highlight]")) entry.setAttribute("aria-pressed", String(Number(entry.dataset.highlight) === chosen));
   showHistograms();
+  lookers.forEach((look) => look());
 }
 
 // Draw one histogram above the other, overlapping, the largest population on top.
