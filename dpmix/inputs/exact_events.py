@@ -2,10 +2,10 @@
 
 The events of a run are rounded to float32. Of some 100,000 events, one or two lie so near the side of a gate
 that the rounding moves them across it, and programs that apply the gate to the file count others. So counts
-of gates that such programs read come from the files again, in float64, as these programs compute: amplification
-undone, compensated, transformed. Neither noise at atoms nor a correction over time is in them.
+of gates that such programs read come from the files again, in float64, as these programs compute:
+amplification undone, compensated, transformed. Neither noise at atoms nor a correction over time is in them.
 
-Only FCS files are read again. Values of other files are those of the run: no other program applies gates to
+Only FCS files are read again. Values of other files come from the run: no other program applies gates to
 them.
 """
 
@@ -42,7 +42,8 @@ def exact_blocks(
     start : int
         Number of the first event among those in use; without meaning for `all_rows`.
     values : float64 [M, D]
-        Transformed scale. NaN where a transform is not defined, which only an event that is not in use can be.
+        Transformed scale. NaN where a transform is not defined, which happens only in events that are not in
+        use.
 
     Raises
     ------

@@ -96,7 +96,7 @@ class FilePlan:
         return stored[:, self.places(self.chosen)], self.to_raw(stored)
 
     def to_raw(self, stored: npt.NDArray[Any]) -> Array:
-        """Linearize and compensate stored values of all columns; return the chosen channels, float64 [M, D]."""
+        """Linearize and compensate stored values of all columns; return chosen channels, float64 [M, D]."""
         with np.errstate(invalid="ignore"):  # signalling NaN
             raw = stored.astype(np.float64)
         for k in self.linearized:

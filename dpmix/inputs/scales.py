@@ -84,7 +84,7 @@ class FittedScale:
     settings : DataConfig
     plans : sequence of FilePlan
     earlier : Scaling or None
-        Of an earlier run with the same events, for its transforms and the noise of its atoms; None for a new
+        Scaling of an earlier run with the same events, for transforms and the noise of atoms; None for a new
         run.
 
     Raises

@@ -10,7 +10,7 @@ than 0.01; a gate whose removal costs less than that is removed.
 F1 is the harmonic mean of purity (share of the population in the gated events) and yield (share of the
 population that the gates keep). The sequences are searched in a sample of the events, stratified by
 population, and measured on all events. Values are the values of the data files, transformed, without the
-noise that spreads atoms: the gates apply to the files as they are. Counts are of values with all digits of the
+noise that spreads atoms: the gates apply to the files as they are. They are counted with all digits of the
 files (`dpmix.inputs.exact_events`).
 
 Related: GateFinder (Aghaeepour et al. 2018, Bioinformatics 34:4131) and hypergate (Becht et al. 2019,
