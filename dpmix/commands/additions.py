@@ -146,7 +146,7 @@ class Additions:
 
             def finished(population: npt.NDArray[np.int32]) -> Map:
                 rows, places = drawn.result()
-                return Map(places, population[rows].astype(np.int64))
+                return Map(places, population[rows].astype(np.int64), np.asarray(task.events.values[rows]))
 
             yield finished
 

@@ -115,10 +115,13 @@ class Map:
     places : float32 [M, 2]
     populations : int64 [M]
         Most probable population of each event, from 0.
+    values : float32 [M, D], optional
+        The events, on any scale.
     """
 
     places: Floats
     populations: Ints
+    values: Floats | None = None
 
 
 @dataclass(frozen=True)

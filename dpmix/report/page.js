@@ -214,6 +214,30 @@ function nameEvents(document_) {
   lookers.push(() => { mapper.palette = palette.map((own, p) => (chosen < 0 || p === chosen ? own : `${own}14`)); });
 }
 
+// Draw the map in the values of a marker: grey, and over it the colour of marks, the more opaque the higher the value.
+function watchMapMarker(document_) {
+  const canvas = byId("map-marker"), [left, bottom, side] = data.map.window, size = canvas.width;
+  const { x, y, population } = document_.get_model_by_name("events").data, pen = canvas.getContext("2d");
+  const width = Math.max(2, size * data.map.point), across = (value, from) => (size * (value - from)) / side - width / 2;
+  const draw = () => {
+    const style = getComputedStyle(document.documentElement), channel = Number(byId("map-channel").value), steps = bytesOf(data.map.values[channel]);
+    pen.clearRect(0, 0, size, size);
+    for (const [colour, opacity] of [["--line", () => 1], ["--mark", (k) => steps[k] / 255]]) {
+      pen.fillStyle = style.getPropertyValue(colour).trim();
+      for (let k = 0; k < steps.length; k++) {
+        pen.globalAlpha = opacity(k) * (chosen < 0 || population[k] === chosen ? 1 : 0.08);
+        pen.fillRect(across(x[k], left), size - width - across(y[k], bottom), width, width);
+      }
+    }
+    canvas.setAttribute("data-shown", `${channel},${chosen}`);
+  };
+  byId("map-channel").value = String(data.first[0]);
+  byId("map-channel").addEventListener("change", draw);
+  redraws.push(draw);
+  lookers.push(draw);
+  draw();
+}
+
 // ------------------------------------------------------------------------- one population, one marker
 
 let chosen = -1; // the population shown alone
@@ -297,6 +321,7 @@ embed()
       await watchMarkers(documents.markers);
     }
     if (documents.map) nameEvents(documents.map);
+    if (data.map) watchMapMarker(documents.map);
     if (documents.samples) {
       byId("sampled").addEventListener("change", () => showSamples(documents.samples));
       showSamples(documents.samples);

@@ -111,6 +111,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         if drawn < gating.n_populations
         else "",
         "map_caption": " ".join((map_caption(gating, gating.map), *MAP_NOTE)) if gating.map else "",
+        "map_values": gating.map is not None and gating.map.values is not None,
         "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}."
         + (
             " Small dots: the samples, in file order from top to bottom; hover to see a name."
@@ -363,6 +364,7 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
         if raster
         else "Density of the populations in one marker",
         "map": "Map of events by t-SNE, coloured by population",
+        "map_marker": "The same map, coloured by the values of a marker",
         "heatmap": f"Heatmap of the medians of {drawn} populations in {len(gating.channels)} markers",
         "proportions": f"Proportions of {drawn} populations, as in the table of populations",
         "samples": f"Proportion of one population in each of {len(gating.samples)} samples",
