@@ -489,7 +489,7 @@ def test_the_tooltip_of_the_map_shows_one_event(tmp_path: Path, browser: Browser
 
 @pytest.mark.slow
 def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Browser) -> None:
-    gating = with_cards(make_gating(6, 4, samples=("a.fcs", "b.fcs")))
+    gating = with_cards(with_map(make_gating(6, 4, samples=("a.fcs", "b.fcs"))))
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
     first = gating.rasters.pairs[pairs.separating_pairs(gating)[0]].tolist()
@@ -530,7 +530,11 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     Select(browser.driver.find_element(By.ID, "marker")).select_by_value("3")
     browser.wait("#plot-histograms", "data-shown", "3,2")
     assert len(browser.driver.find_elements(By.CSS_SELECTOR, "#plot-histograms .faint")) == 5
+    browser.wait("#map-marker", "data-shown", f"{first[0]},2")
+    Select(browser.driver.find_element(By.ID, "map-channel")).select_by_value("3")
+    browser.wait("#map-marker", "data-shown", "3,2")
     alone.click()
+    browser.wait("#map-marker", "data-shown", "3,-1")
     assert all(one.is_displayed() for one in outlines)
 
     seen.add(browser.canvas("samples"))
