@@ -662,7 +662,7 @@ def test_an_unavailable_backend_names_an_available_one(
     options = dpmix("gate", "--help").stdout
     refused = dpmix("gate", folder / "run.h5", "--output", tmp_path, "--backend", "cuda", code=2)
     assert refused.stderr == (
-        "dpmix: engine.backend: cuda is not available here: no driver; or take --backend cpu\n"
+        "dpmix: engine.backend: cuda is not available here: no driver; or use --backend cpu\n"
     )
     assert "--backend" in options
     assert "--set" not in options
