@@ -88,7 +88,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     drawn, several = shown(gating), len(gating.samples) > 1
     raster = len(gating.rasters.pairs) > 0
     return {
-        "title": f"Cell populations of {Path(gating.run).name}",
+        "title": f"Cell populations of {gating.samples[0] if not several else f'{len(gating.samples)} samples'}",
         "summary": summary(gating),
         "verdict": str(gating.verdict),
         "differs": gating.verdict.level >= WARNING,
@@ -121,7 +121,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
-            "populations agree: the sentence under the summary is the verdict."
+            "populations agree: the sentence at the top is the verdict."
             if run.kind == "mcmc"
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
