@@ -88,7 +88,8 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     drawn, several = shown(gating), len(gating.samples) > 1
     raster = len(gating.rasters.pairs) > 0
     return {
-        "title": f"Cell populations of {gating.samples[0] if not several else f'{len(gating.samples)} samples'}",
+        "title": "Cell populations of "
+        + (f"{len(gating.samples)} samples" if several else gating.samples[0]),
         "summary": summary(gating),
         "verdict": str(gating.verdict),
         "differs": gating.verdict.level >= WARNING,
