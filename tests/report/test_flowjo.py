@@ -112,6 +112,14 @@ def test_samples_keep_their_own_matrices_and_transforms(tmp_path: Path) -> None:
     assert [len(sample.findall("*")) for sample in root.findall("SampleList/Sample")] == [5, 5]
 
 
+def test_events_that_the_run_leaves_out_count_in_the_files(tmp_path: Path) -> None:
+    fcs = write_cells(tmp_path / "a.fcs")
+    rows = written(tmp_path, prepared(fcs, max_events=2_000))
+    assert_counts_agree(tmp_path, [fcs])
+    counts = [(int(row["gated"]), int(row["count"])) for row in rows if row["gated"]]
+    assert all(2 * gated < count for gated, count in counts)
+
+
 def test_samples_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
