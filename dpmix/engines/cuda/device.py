@@ -34,7 +34,7 @@ class CudaDevice(DeviceThread):
     by_sample : bool
         Every sample has its own mixture and sums.
     first_event, weight_floor, chunks_in_flight, weights
-        As of the engine.
+        As in the engine.
     blocking : bool
         Let the thread sleep while it waits for the device. Otherwise it spins, which needs a core of its own.
 

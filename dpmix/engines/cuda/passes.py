@@ -39,7 +39,7 @@ class DevicePass:
     grid : ChunkGrid
         The chunks of the engine.
     first_event, weight_floor
-        As of the engine.
+        As in the engine.
     send_exact : bool
         Send mixtures in float64, too, for far events.
 

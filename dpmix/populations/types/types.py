@@ -100,7 +100,7 @@ class Types:
     table : TypeTable
         As read.
     markers : tuple of Marker
-        Of the markers in the panel.
+        Markers of the table in the panel.
     columns : int64 [M]
         Their columns in the table.
     channels : tuple of str
@@ -208,7 +208,7 @@ def decide(
     shares : float64 [N, R + 1]
         Probabilities without children; the last is unknown.
     parents, names : sequence of str
-        Of the table.
+        Columns of the table.
     certainty : float
         Least probability of a child, given its parent.
     """
@@ -371,7 +371,7 @@ def assess_cells(
     markers : tuple of Marker
     values : float64 [N, M]
     doubt : float64 [R, M]
-        Of the table; NaN where it states none.
+        Doubt that the table states; NaN where it states none.
     labels : int64 [N]
         Component of each event in one draw.
     tells : bool [R, M]
