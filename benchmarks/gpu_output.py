@@ -22,7 +22,7 @@ class Output:
     Parameters
     ----------
     asked : argparse.Namespace
-        Of `parse`: the file of the record, the name of the stage and its seconds.
+        Result of `parse`: the file of the record, the name of the stage and its seconds.
     """
 
     def __init__(self, asked: argparse.Namespace) -> None:

@@ -41,7 +41,7 @@ class Gated:
     shares : list of float
         Proportions of the populations.
     rhat, ess : list of float or None
-        Of the proportions; empty if the version has none.
+        R-hat and effective sample size of the proportions; empty if the version has none.
     """
 
     seconds: dict[str, float]

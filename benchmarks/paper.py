@@ -200,7 +200,7 @@ def notes() -> str:
         else f"D = {results['D']}, K = {results['K']}."
     ]
     if results["cuda_absent"]:
-        lines.append(f"CUDA: {results['cuda_absent']}.")
+        lines.append("CUDA: not measured, because the machine has no device.")
     return " ".join([*lines, said("paper", packages=("dpmix", "numpy"))]) + "\n"
 
 

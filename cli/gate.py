@@ -214,6 +214,6 @@ def _table(found: Gating) -> list[str]:
         width = max(map(len, ends))
         lines = [f"{'':14}{'90% interval':{width}}  R-hat   ESS  phenotype"]
         ends = [f"{e:{width}}  {r_hat:>5}  {ess:>4}" for e, (r_hat, ess) in zip(ends, cells, strict=True)]
-    for p, title in enumerate(found.titles):
-        lines.append(f"  {found.number(p):3d}  {shares[p]:>7}{ends[p]}  {title}")
+    for p in found.order:
+        lines.append(f"  {found.number(p):3d}  {shares[p]:>7}{ends[p]}  {found.titles[p]}")
     return lines

@@ -225,11 +225,11 @@ def _summary(found: Gating) -> list[str]:
 
     mean, low, high = found.overall
     lines = [f"{found.n_events.sum():,} events, {found.n_populations} populations"]
-    for p, title in enumerate(found.titles[:SHOWN]):
+    for p in found.order[:SHOWN]:
         ends = f" ({low[p]:.2%} to {high[p]:.2%})" if len(found.draws) > 1 else ""
-        lines.append(f"  {found.number(p):3d}  {mean[p]:7.2%}{ends}  {title}")
+        lines.append(f"  {found.number(p):3d}  {mean[p]:7.2%}{ends}  {found.titles[p]}")
     if found.n_populations > SHOWN:
-        rest = mean[SHOWN:].sum()
+        rest = mean[found.order[SHOWN:]].sum()
         lines.append(f"       {rest:7.2%}  in {found.n_populations - SHOWN} smaller populations")
     if line := artefacts(found):
         lines.append(line)

@@ -170,7 +170,7 @@ class Page:
         *last : str
             Selectors; the lowest element of all ends the picture.
         above : str, optional
-            Of the elements `last`, take only those that end above this one.
+            Use only elements `last` that end above this one.
         """
         self.driver.execute_script("document.activeElement.blur()")
         ActionChains(self.driver).move_to_element(self.find("h1")).perform()

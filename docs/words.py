@@ -60,6 +60,7 @@ def compiled(replacements: dict[str, str]) -> dict[re.Pattern[str], str]:
 OPENINGS = {
     re.compile(r'"""(What|Whether)\b'): 'a verb: "Return ...", "Test whether ..."',
     re.compile(r'"""(Of|As|That|Those)\b'): 'the noun, or a verb: "Columns of ...", "Return ..."',
+    re.compile(r"\w+ : [^\n]+\n +(Of|As of)\b"): 'the noun: "Names of ...", or "As in ..."',
 }
 WORDS = compiled(REPLACEMENTS) | OPENINGS
 PAGE_WORDS = WORDS | compiled(IN_PAGES)

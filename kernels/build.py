@@ -121,7 +121,7 @@ def build(
     n_channels : iterable of int
     architectures : iterable of str
     names : iterable of str, optional
-        Of .cu files; default: those that runs compile.
+        Names of .cu files; default: those that runs compile.
 
     Raises
     ------

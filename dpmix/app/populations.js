@@ -87,7 +87,8 @@ function showRows() {
   const ticked = new Set(tickedRows().map((p) => p.key)), focus = document.activeElement?.dataset?.key;
   const populations = shownRows();
   const most = largestShare();
-  byId("rows").replaceChildren(...populations.map((own, p) => {
+  byId("rows").replaceChildren(...bySize(populations).map((p) => {
+    const own = populations[p];
     const key = own.modes.join(" ");
     const tick = element("input", { type: "checkbox", className: "tick", checked: ticked.has(key), ariaLabel: `tick population ${own.number}`, onchange: showButtons });
     tick.dataset.key = `tick ${key}`;
@@ -102,13 +103,20 @@ function showRows() {
     const name = element("input", { className: "name", value: own.name, maxLength: 60, ariaLabel: `name of population ${own.number}` });
     name.onchange = () => decide({ do: "name", population: own.modes, name: name.value });
     name.dataset.key = `name ${key}`;
-    return element("tr", {},
+    const row = element("tr", {},
       element("td", {}, tick), element("td", {}, badge),
       element("td", {}, name, element("div", { className: "cell-type", title: sharesOfTypes(p), textContent: cellType(p) }), element("div", { className: "phenotype", title: own.full, textContent: own.phenotype })),
       shareCell(own, most), element("td", {}, own.support));
+    row.dataset.population = p;
+    return row;
   }), ...foundRow().map((own) => exploredRow(own, most)));
   if (focus) document.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus();
 }
+
+// Rows stand in the order of the proportions that they show, as in the report.
+const bySize = (populations) => populations.map((own, p) => p).sort((p, q) => populations[q].proportion - populations[p].proportion || p - q);
+
+const rowOf = (p) => document.querySelector(`#rows tr[data-population="${p}"]`);
 
 function shareCell(own, most) {
   const bar = element("div", { className: "bar" });
@@ -128,9 +136,14 @@ const largestShare = () => Math.max(...[...shownRows(), ...foundRow()].map((p) =
 
 // What follows later than the other cells. These stay as they are: a person may be typing a name.
 function showShares() {
-  const most = largestShare();
+  const most = largestShare(), populations = shownRows();
   byId("explored-row")?.remove();
-  shownRows().forEach((own, p) => byId("rows").children[p]?.querySelector(".share").replaceWith(shareCell(own, most)));
+  populations.forEach((own, p) => rowOf(p)?.querySelector(".share").replaceWith(shareCell(own, most)));
+  const rows = bySize(populations).map(rowOf).filter(Boolean), focused = document.activeElement;
+  if (rows.some((row, at) => byId("rows").children[at] !== row)) {
+    byId("rows").append(...rows);
+    if (byId("rows").contains(focused)) focused.focus();
+  }
   byId("rows").append(...foundRow().map((own) => exploredRow(own, most)));
 }
 
@@ -178,6 +191,6 @@ function choose(p, badge) {
 function only(p) {
   state.only = state.only === p ? -1 : p;
   unselect();
-  for (const badge of document.querySelectorAll(".badge")) badge.ariaPressed = String(Number(badge.textContent) - 1 === state.only);
+  for (const badge of document.querySelectorAll(".badge")) badge.ariaPressed = String(Number(badge.textContent) === state.view.populations[state.only]?.number);
   draw();
 }

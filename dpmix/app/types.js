@@ -150,7 +150,8 @@ function markTypes() {
   }
   showUnknown();
   if (state.view) showCommand();
-  for (const [p, row] of [...byId("rows").children].entries()) {
+  for (const row of byId("rows").children) {
+    const p = Number(row.dataset.population);
     const cell = row.querySelector(".cell-type");
     if (cell) Object.assign(cell, { textContent: cellType(p), title: sharesOfTypes(p) });
   }

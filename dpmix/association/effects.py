@@ -34,7 +34,7 @@ class Effects:
     populations, channels : int64 [Q]
         Population of each response; its channel, -1 for abundance and variability.
     weights, means, sds : float64 [Q, T]
-        Of logarithms of ratios, or of differences of medians on the transformed scale.
+        Weights and normal approximations of logarithms of ratios, or of differences of transformed medians.
     least : float
         Smallest effect that counts as one, on the scale of `means`.
     converged : bool [Q]

@@ -145,7 +145,7 @@ def run_study(
     with_expression : bool
         Regress the medians of the channels, too.
     only_state : bool
-        Of the state channels alone where there are any.
+        Use the state channels alone where there are any.
 
     Raises
     ------

@@ -146,7 +146,7 @@ class Additions:
 
             def finished(population: npt.NDArray[np.int32]) -> Map:
                 rows, places = drawn.result()
-                return Map(places, population[rows].astype(np.int64))
+                return Map(places, population[rows].astype(np.int64), np.asarray(task.events.values[rows]))
 
             yield finished
 
@@ -219,4 +219,4 @@ def _write_workspace(task: Task, gating: Gating, population: npt.NDArray[np.int3
     groups = flowjo.groups_of(gating, hierarchy, explored, types)
     space = space_of(events, task.config.data.linearize)
     flowjo.write_workspace(folder / flowjo.WORKSPACE, events, space, groups)
-    flowjo.write_table(folder / flowjo.TABLE, gating.channels, groups)
+    flowjo.write_table(folder / flowjo.TABLE, events, groups)

@@ -159,7 +159,7 @@ def _among(within: Sequence[str], events: Events) -> Ints | None:
             raise ConfigError([f"--within {text}: need CHANNEL > NUMBER or CHANNEL < NUMBER"])
         if parsed["channel"] not in events.channels:
             raise ConfigError(
-                [f"--within {text}: no channel {parsed['channel']}; take one of {', '.join(events.channels)}"]
+                [f"--within {text}: no channel {parsed['channel']}; use one of {', '.join(events.channels)}"]
             )
         column = events.channels.index(parsed["channel"])
         values = events.scaling.means[column] + events.scaling.sds[column] * events.values[:, column]

@@ -78,7 +78,7 @@ class LocalPosterior:
     rest : float64 [P, 2]
         Derivatives of the mean with respect to mean and slope of the trend.
     points, fit, times, trend
-        Of which it is the posterior.
+        Points, fit, times and trend of this posterior.
     """
 
     mean: Array

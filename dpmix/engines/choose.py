@@ -180,5 +180,5 @@ def _chosen(config: EngineConfig, began: str | None, option: str) -> EngineChoic
     found, why = available(choice.backend, config)
     if not found:
         other = "cuda" if choice.backend == "cpu" else "cpu"
-        raise ConfigError([f"engine.backend: {asked} not available here: {why}; or take {option}{other}"])
+        raise ConfigError([f"engine.backend: {asked} not available here: {why}; or use {option}{other}"])
     return choice

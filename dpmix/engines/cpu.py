@@ -310,7 +310,7 @@ class CpuEngine(SummingEngine):
         except OSError as error:
             raise DataError(
                 f"{self._scratch}: cannot hold 2 bytes for each of {self._n_events} events "
-                f"({error.strerror}); give another folder in engine.scratch, or take fewer events "
+                f"({error.strerror}); give another folder in engine.scratch, or use fewer events "
                 "(data.max_events)"
             ) from None
 

@@ -263,7 +263,7 @@ def why_repeated(
 ) -> dict[int, str]:
     """Return the channels that repeat the measurement of another one, each with the reason.
 
-    Of the measurements of one detector, compensated values are preferred, then those with the resolution
+    Among the measurements of one detector, compensated values are preferred, then those with the resolution
     (not linear integers of few levels), then area, height, peak and width in this order, then linear values.
     """
     names = [channel.detector for channel in details]

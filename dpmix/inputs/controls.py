@@ -127,11 +127,11 @@ def read_controls(
     base : Path
         Folder that the names of the files are relative to.
     files : mapping of int to str
-        Of `control_files`.
+        Result of `control_files`.
     detectors : sequence of str
         D names in the first file of the run.
     scaling : Scaling
-        Of the run.
+        Scaling of the run.
 
     Raises
     ------

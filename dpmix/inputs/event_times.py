@@ -93,7 +93,7 @@ def _stretches(n_events: int) -> Iterator[tuple[int, int]]:
 
 
 def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], values: Array) -> str:
-    """Return a line about the channels that change over time, "" without any. `dpmix drift` looks closely.
+    """Return a line about the channels that may change over time, "" without any; `dpmix drift` judges them.
 
     Parameters
     ----------
@@ -119,8 +119,7 @@ def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], value
     if not len(bad):
         return ""
     shown = first_few([f"{names[j]} ({ranges[j]:.1f})" for j in bad[np.argsort(-ranges[bad])]])
-    changes = "changes" if len(bad) == 1 else "change"
     return (
-        f"{source.name}: {shown} {changes} over time (in units of the channel's spread); look at it "
-        "with dpmix drift, then choose data.time: drop or correct, or leave it"
+        f"{source.name}: {shown} may change over time (a first look, in units of the channel's spread); "
+        "dpmix drift judges it: choose data.time: drop or correct, if it finds drift"
     )

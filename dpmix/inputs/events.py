@@ -11,6 +11,7 @@ from dpmix.inputs import atoms
 from dpmix.inputs.atoms import Atom
 from dpmix.inputs.controls import Controls
 from dpmix.inputs.fcs.spillover import Spillover
+from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.quality_channels import QualityChannels
 from dpmix.inputs.samples import Columns
 from dpmix.inputs.sources import Source
@@ -171,8 +172,8 @@ class Events:
     report : Report
     data_hash : str
         SHA-256 of the values and the channel names.
-    spillovers : tuple of (Spillover or None)
-        For each sample, the matrix by which it was compensated.
+    plans : tuple of FilePlan
+        How each file was read.
     state : StateChannels or None
         Channels that are not in the model.
     quality : QualityChannels or None
@@ -193,10 +194,15 @@ class Events:
     scaling: Scaling
     report: Report
     data_hash: str
-    spillovers: tuple[Spillover | None, ...] = ()
+    plans: tuple[FilePlan, ...] = ()
     state: StateChannels | None = None
     quality: QualityChannels | None = None
     controls: Controls = field(default_factory=dict)
+
+    @property
+    def spillovers(self) -> tuple[Spillover | None, ...]:
+        """For each sample, the matrix by which it was compensated."""
+        return tuple(plan.spillover for plan in self.plans)
 
     @property
     def measured_channels(self) -> tuple[str, ...]:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from flowutils.compensate import compensate
 
 from dpmix.config.data import DataConfig
@@ -91,6 +93,10 @@ class FilePlan:
         """
         stored = self.read_stored(start, stop)
         stored = stored if rows is None else stored[rows]
+        return stored[:, self.places(self.chosen)], self.to_raw(stored)
+
+    def to_raw(self, stored: npt.NDArray[Any]) -> Array:
+        """Linearize and compensate stored values of all columns; return chosen channels, float64 [M, D]."""
         with np.errstate(invalid="ignore"):  # signalling NaN
             raw = stored.astype(np.float64)
         for k in self.linearized:
@@ -102,8 +108,7 @@ class FilePlan:
             raw[:, self.columns.index(k)] /= self.source.details[k].gain
         if self.compensation.channels:
             raw = compensate(raw, self.compensation.matrix, self.places(self.compensation.channels))
-        chosen = self.places(self.chosen)
-        return stored[:, chosen], raw[:, chosen]
+        return raw[:, self.places(self.chosen)]
 
     def top_of_scale(self, k: int) -> float | None:
         """Return the end of the range of a channel on the raw scale, None where the file has no range."""

@@ -1,6 +1,6 @@
 """Find single values that lie so far from all others that they hide them.
 
-One value of 1e9 among values of 1e3, as of a failed measurement or a wrong unit, sets the top of a fitted
+One value of 1e9 among values of 1e3, as after a failed measurement or a wrong unit, sets the top of a fitted
 scale and the standard deviation of a channel: all other events then share one value, as far as a model can
 tell. Such events are few by definition; rare cells are not meant, which lie among the others on a logarithmic
 scale.
@@ -34,7 +34,7 @@ class Outlier(NamedTuple):
     value : float
         The farthest of them.
     lowest, highest : float
-        Of all other values.
+        Extremes of all other values.
     """
 
     channel: int

@@ -279,13 +279,14 @@ def _prepare(
     warnings += _of_outliers(gathered.outliers, scaling.channels)
     warnings += _without_events(sources, np.diff(gathered.sample_starts).tolist())
     channels = _channel_reports(gathered, detectors, scaling, atoms, summary.above_top)
+    closed = [replace(source, fetch=_closed) for source in sources]
     return Events(
         values=storage.seal(gathered.values),
         channels=scaling.channels,
         detectors=detectors,
         samples=samples,
         sample_columns={},
-        sources=tuple(replace(source, fetch=_closed) for source in sources),
+        sources=tuple(closed),
         sample_starts=gathered.sample_starts,
         weights=None,
         rows=gate.file_rows(gathered.rows, gathered.sample_starts),
@@ -298,7 +299,7 @@ def _prepare(
             (*_shared(warnings, sources), *_rounded(gathered, scaling)),
         ),
         data_hash=data_hash,
-        spillovers=tuple(plan.spillover for plan in plans),
+        plans=tuple(replace(plan, source=own) for plan, own in zip(plans, closed, strict=True)),
         state=state,
         quality=quality,
     )

@@ -53,7 +53,7 @@ class Recording:
         False for a further measurement of a scatter detector, such as SSC-W next to SSC-A, which no run uses.
         The event rate counts.
     shares : tuple of float
-        Of the events in unsteady stretches of each of these.
+        Share of the events in unsteady stretches of each of these.
     unsteady : float
         Share of the events in stretches where any channel that counts is unsteady.
     is_unsteady : bool [N]

@@ -84,7 +84,7 @@ class FittedScale:
     settings : DataConfig
     plans : sequence of FilePlan
     earlier : Scaling or None
-        Of an earlier run with the same events, for its transforms and the noise of its atoms; None for a new
+        Scaling of an earlier run with the same events, for transforms and the noise of atoms; None for a new
         run.
 
     Raises
@@ -215,7 +215,7 @@ def _require_resolvable(some: Floats, sds: Array, summary: TransformSummary, nam
     if bad:
         raise DataError(
             f"a few events lie so far away that the others cannot be distinguished: {', '.join(bad)}; remove "
-            "these events from the file, take another data.transform, or exclude the channel (list the "
+            "these events from the file, use another data.transform, or exclude the channel (list the "
             "others in data.channels)"
         )
 

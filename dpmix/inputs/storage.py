@@ -33,7 +33,7 @@ SHARE = 0.8  # of the available memory: the default limit
 TABLES = 1 / 8  # of the limit: for the numbers of text files while they are read
 RELEASE_STEP = 64 << 20  # bytes of a mapped file between two releases
 HEADER = 128  # bytes of an NPY file before its numbers
-REMEDY = "give another folder in engine.scratch, or take fewer events (data.max_events)"
+REMEDY = "give another folder in engine.scratch, or use fewer events (data.max_events)"
 
 
 class Storage:

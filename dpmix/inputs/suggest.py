@@ -91,7 +91,7 @@ def suggest(
     ----------
     sources : sequence of Source
     compensation : str
-        As of data.compensation: auto, none, or a CSV file relative to `base`.
+        As in data.compensation: auto, none, or a CSV file relative to `base`.
     base : Path
     over_time : bool
         Take a first look at what changes over time, for the notes.

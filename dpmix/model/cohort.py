@@ -118,7 +118,8 @@ def draw(
     cohort : Cohort
         The values that the labels were drawn from.
     stats : SampleStats
-        Of the labels, about `centres` [K, D], with the shifts of `cohort` subtracted from the events.
+        Statistics of the labels, about `centres` [K, D]; the shifts of `cohort` are subtracted from the
+        events.
     parameters : Parameters
         Components after this sweep, numbered as in `stats`.
     log_base : float64 [K]

@@ -157,8 +157,8 @@ class Stats:
     log_likelihood : float
         sum_i log sum_j pi_j N(x_i | mu_j, Sigma_j) of the mixture that the labels were drawn from, in nats.
     by_sample : SampleStats, optional
-        Of a mixture with weights and shifts of samples; the shifts are subtracted from the events in all
-        statistics.
+        Statistics by sample, for a mixture with weights and shifts of samples; the shifts are subtracted from
+        the events in all statistics.
     """
 
     counts: Array

@@ -36,7 +36,7 @@ class Explored:
     index : int
         Its number from 0: P.
     phenotype : str
-        As of the other populations.
+        Short phenotype, formed as for the other populations.
     colour : int
         Number of its colour (`dpmix.report.palette`).
     number : int
@@ -46,7 +46,7 @@ class Explored:
     quantiles : float64 [5, D]
         `dpmix.populations.result.QUANTILES` of these events, transformed scale.
     proportion, low, high : float
-        Of the events in all samples together: the probable number of such cells, and its ends
+        Share of the events in all samples together: the probable number of such cells, and its ends
         (`dpmix.explore.count.Found`).
     """
 

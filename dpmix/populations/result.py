@@ -2,7 +2,7 @@
 
 N events in S samples, D channels, K components, P populations, T draws of the posterior. Populations are
 numbered by their mean weight in the draws, from 1 in files and texts, from 0 in arrays. So a population has
-the same number in all events that are gated with a run.
+the same number in all events that are gated with a run. Tables and pictures list them by `Gating.order`.
 """
 
 from __future__ import annotations
@@ -115,10 +115,13 @@ class Map:
     places : float32 [M, 2]
     populations : int64 [M]
         Most probable population of each event, from 0.
+    values : float32 [M, D], optional
+        The events, on any scale.
     """
 
     places: Floats
     populations: Ints
+    values: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -361,6 +364,18 @@ class Gating:
     @property
     def n_populations(self) -> int:
         return len(self.phenotypes)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Populations in the order in which tables and pictures list them: the largest proportion first.
+
+        Numbers follow the weights in the run, so populations of nearly equal size, populations of other files
+        and those merged by hand may stand in another order than their numbers. Those that are not in the
+        proportions come last, and after them the explored cells.
+        """
+        n_found = len(self.shape_ratios)  # without explored cells
+        mean = np.where(self.left_out[:n_found], -1.0, self.overall.mean[:n_found])
+        return [*np.argsort(-mean, kind="stable").tolist(), *range(n_found, self.n_populations)]
 
     @property
     def thresholds(self) -> Array:

@@ -129,9 +129,9 @@ def map_caption(gating: Gating, events: Map) -> str:
 
 
 def map_window(events: Map) -> tuple[Array, float]:
-    """Return the lower left corner, float64 [2], and the side of the square that holds the map."""
+    """Return the lower left corner, float64 [2], and the side of the square with the map and its numbers."""
     low, high = events.places.min(axis=0).astype(float), events.places.max(axis=0).astype(float)
-    side = 1.06 * float((high - low).max()) or 1.0
+    side = 1.13 * float((high - low).max()) or 1.0
     return (low + high - side) / 2.0, side
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 1_000  # of the explored cells
+LEAST_ROWS = 5  # of a heatmap, whose tree and colour bar need room
 HALO = "#ffffffd0"  # around outlines
 FIGURES = ("heatmap", "pairs", "proportions", "tree", "traces")
 ADDED = ("coarseness", "shifts", "map", "gates", "compare")  # of some runs, or on request
@@ -123,7 +124,8 @@ def heatmap(gating: Gating) -> Figure:
     cells = heat(gating)
     rows, columns = cells.levels.shape
     names = [shortened(gating.short_channels[c], 24) for c in cells.channels]
-    figure = new_figure(5.5 + 0.24 * columns, 2.1 + 0.19 * rows + 0.08 * max(map(len, names)))
+    tall = max(rows, LEAST_ROWS)
+    figure = new_figure(5.5 + 0.24 * columns, 2.1 + 0.19 * tall + 0.08 * max(map(len, names)))
     axes = figure.add_subplot()
     image = axes.imshow(np.ma.masked_invalid(cells.levels), cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_facecolor("#dddddd")
@@ -144,7 +146,7 @@ def heatmap(gating: Gating) -> Figure:
         (
             cells.column_tree,
             False,
-            (0.0, 1.0 + 0.1 / rows, len(gating.channels) / columns, 1.0 / rows + 0.04),
+            (0.0, 1.0 + 0.1 / tall, len(gating.channels) / columns, 1.0 / tall + 0.04),
         ),
     ):
         if len(own_tree[0]):

@@ -34,6 +34,7 @@ from dpmix.populations.explored import NAME as EXPLORED
 from dpmix.populations.explored import next_number
 from dpmix.populations.gates.ellipses import as_polygon
 from dpmix.populations.gates.nested import Node
+from dpmix.populations.gates.strategy import counts_in_files
 from dpmix.populations.result import Gating
 from dpmix.report.flowjo_sample import GateStep, Sample, add_graph
 from dpmix.report.gatingml import Space, write_xml
@@ -200,26 +201,34 @@ def _add_all_samples(root: ET.Element, n_samples: int) -> None:
     ET.SubElement(group, "Keywords")
 
 
-def write_table(path: Path, channels: Sequence[str], groups: Sequence[Group]) -> None:
+def write_table(path: Path, events: Events, groups: Sequence[Group]) -> None:
     """Write workspace.csv: one row per gate of the workspace.
 
     `gate` is its path in FlowJo. `events` is the size of its population, branch or type, and `gated` the
     number of events inside this gate and those around it, in all samples together. purity, yield, f1 and
-    shortfall are as in strategy.csv, of the polygons as written. A group without gates has one row.
+    shortfall are as in strategy.csv, of the polygons as written. `count` is as `gated` for all events of the
+    files, in use or not, which is what programs count that open the workspace. A group without gates has one
+    row.
 
     Raises
     ------
     DataError
         The file cannot be written.
     """
-    write_text(path, csv_text(_rows(channels, groups)))
+    counts = [[int(n) for n in group.node.strategy.selected] for group in groups]
+    if events.rows is not None:
+        counts = counts_in_files([group.node.strategy.gates for group in groups], events)
+    write_text(path, csv_text(_rows(events.channels, groups, counts)))
 
 
-def _rows(channels: Sequence[str], groups: Sequence[Group]) -> Iterator[Sequence[object]]:
-    yield ["gate", "kind", "populations", "events", "x", "y", "gated", "purity", "yield", "f1", "shortfall"]
+def _rows(
+    channels: Sequence[str], groups: Sequence[Group], counts: Sequence[Sequence[int]]
+) -> Iterator[Sequence[object]]:
+    head = ["gate", "kind", "populations", "events", "x", "y", "gated", "purity", "yield", "f1", "shortfall"]
+    yield [*head, "count"]
     steps = steps_of(groups)
     at = iter(range(len(steps)))
-    for group in groups:
+    for group, counted in zip(groups, counts, strict=True):
         strategy, n_own = group.node.strategy, group.node.n_own
         for k in range(len(strategy.gates) - n_own, len(strategy.gates)):
             measured = [f"{one[k]:.4f}" for one in (strategy.purity, strategy.recovered, strategy.f1)]
@@ -235,9 +244,10 @@ def _rows(channels: Sequence[str], groups: Sequence[Group]) -> Iterator[Sequence
                 strategy.selected[k],
                 *measured,
                 shortfall,
+                counted[k],
             ]
         if not n_own:
-            yield [group.name, group.kind, group.numbers, strategy.size, *[""] * 7]
+            yield [group.name, group.kind, group.numbers, strategy.size, *[""] * 8]
 
 
 def _path(steps: Sequence[GateStep], number: int) -> str:

@@ -35,7 +35,7 @@ class Row:
     ----------
     node : Node
     name : str
-        Of its last gate in hierarchy.xml, or what it would be.
+        Name of its last gate in hierarchy.xml, or what it would be.
     path : tuple of str
         Names of all gates from the first to its last.
     depth : int

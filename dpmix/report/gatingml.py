@@ -187,7 +187,7 @@ class NamedGates:
     title : str
         Name of its last gate, also where it has none of its own.
     names : tuple of str
-        Of its own gates, which are the last of the strategy.
+        Names of its own gates, which are the last of the strategy.
     parent : str
         Name of the gate around the first of them, "" for none.
     strategy : Strategy

@@ -67,7 +67,7 @@ def heat(gating: Gating) -> Heat:
 def _similar(rows: Array) -> tuple[Ints, tuple[Array, Array]]:
     """Return an order of rows with similar neighbours, and its tree.
 
-    Of the two directions of the order, it is the more ascending one.
+    The order has two directions; this one is the more ascending.
     """
     from scipy.cluster.hierarchy import dendrogram, linkage
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.gates.strategy import Gate
 from dpmix.populations.result import Gating, with_type
@@ -92,6 +92,13 @@ def named_channels(channels: Sequence[str], gate: Gate) -> str:
 def shown(gating: Gating) -> int:
     """Return the number of populations that a picture shows."""
     return min(gating.n_populations, MOST_POPULATIONS)
+
+
+def share_rows(gating: Gating) -> Ints:
+    """Return the row of each population shown, int64, in pictures of proportions: the largest first."""
+    shown_first = [p for p in gating.order if p < shown(gating)]
+    rows: Ints = np.argsort(shown_first)
+    return rows
 
 
 def shares(gating: Gating) -> Array:

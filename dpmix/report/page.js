@@ -210,11 +210,38 @@ function showSamples(document_) {
 function nameEvents(document_) {
   const source = document_.get_model_by_name("events");
   source.data = { ...source.data, who: Array.from(source.data.population, (p) => data.names[p]) };
+  const mapper = document_.get_model_by_name("colours"), palette = [...mapper.palette];
+  lookers.push(() => { mapper.palette = palette.map((own, p) => (chosen < 0 || p === chosen ? own : `${own}14`)); });
+}
+
+// Draw the map in the values of a marker: grey, and over it the colour of marks, the more opaque the higher the value.
+function watchMapMarker(document_) {
+  const canvas = byId("map-marker"), [left, bottom, side] = data.map.window, size = canvas.width;
+  const { x, y, population } = document_.get_model_by_name("events").data, pen = canvas.getContext("2d");
+  const width = Math.max(2, size * data.map.point), across = (value, from) => (size * (value - from)) / side - width / 2;
+  const draw = () => {
+    const style = getComputedStyle(document.documentElement), channel = Number(byId("map-channel").value), steps = bytesOf(data.map.values[channel]);
+    pen.clearRect(0, 0, size, size);
+    for (const [colour, opacity] of [["--line", () => 1], ["--mark", (k) => steps[k] / 255]]) {
+      pen.fillStyle = style.getPropertyValue(colour).trim();
+      for (let k = 0; k < steps.length; k++) {
+        pen.globalAlpha = opacity(k) * (chosen < 0 || population[k] === chosen ? 1 : 0.08);
+        pen.fillRect(across(x[k], left), size - width - across(y[k], bottom), width, width);
+      }
+    }
+    canvas.setAttribute("data-shown", `${channel},${chosen}`);
+  };
+  byId("map-channel").value = String(data.first[0]);
+  byId("map-channel").addEventListener("change", draw);
+  redraws.push(draw);
+  lookers.push(draw);
+  draw();
 }
 
 // ------------------------------------------------------------------------- one population, one marker
 
 let chosen = -1; // the population shown alone
+const lookers = []; // what follows this choice
 
 function choose(population) {
   chosen = population === chosen ? -1 : population;
@@ -223,6 +250,7 @@ function choose(population) {
   for (const part of document.querySelectorAll(".panels [data-of]")) part.classList.toggle("chosen", Number(part.dataset.of) === chosen);
   for (const entry of document.querySelectorAll("[data-highlight]")) entry.setAttribute("aria-pressed", String(Number(entry.dataset.highlight) === chosen));
   showHistograms();
+  lookers.forEach((look) => look());
 }
 
 // Draw one histogram above the other, overlapping, the largest population on top.
@@ -293,6 +321,7 @@ embed()
       await watchMarkers(documents.markers);
     }
     if (documents.map) nameEvents(documents.map);
+    if (data.map) watchMapMarker(documents.map);
     if (documents.samples) {
       byId("sampled").addEventListener("change", () => showSamples(documents.samples));
       showSamples(documents.samples);

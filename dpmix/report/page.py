@@ -88,7 +88,8 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
     drawn, several = shown(gating), len(gating.samples) > 1
     raster = len(gating.rasters.pairs) > 0
     return {
-        "title": f"Cell populations of {Path(gating.run).name}",
+        "title": "Cell populations of "
+        + (f"{len(gating.samples)} samples" if several else gating.samples[0]),
         "summary": summary(gating),
         "verdict": str(gating.verdict),
         "differs": gating.verdict.level >= WARNING,
@@ -111,6 +112,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         if drawn < gating.n_populations
         else "",
         "map_caption": " ".join((map_caption(gating, gating.map), *MAP_NOTE)) if gating.map else "",
+        "map_values": gating.map is not None and gating.map.values is not None,
         "proportions_caption": f"{overall_note(gating)}: {estimate_note(gating)}."
         + (
             " Small dots: the samples, in file order from top to bottom; hover to see a name."
@@ -120,7 +122,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
         "traces_caption": (
             f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
-            "populations agree: the sentence under the summary is the verdict."
+            "populations agree: the sentence at the top is the verdict."
             if run.kind == "mcmc"
             else "All steps of each start of Bayesian EM. The best start was gated."
         ),
@@ -165,7 +167,7 @@ def _rows(gating: Gating) -> list[dict[str, Any]]:
             "weak": bool(gating.support[p] <= MAJORITY),
             "certainty": f"{gating.certainty[p]:.1%}" if sizes[p] else "",
         }
-        for p in range(gating.n_populations)
+        for p in gating.order
     ]
     return rows + _explored_row(gating)
 
@@ -220,7 +222,7 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
             "levels": [(names[d], sign) for d, sign in enumerate(levels[p].tolist()) if sign and sizes[p]],
             "neighbours": [
                 {
-                    "number": q + 1,
+                    "number": gating.number(q),
                     "colour": colour_of(gating, q),
                     "ink": ink(colour_of(gating, q)),
                     "how": f"has {'higher' if higher else 'lower'} {names[d]}",
@@ -228,7 +230,8 @@ def _cards(gating: Gating) -> list[dict[str, Any]]:
                 for q, d, higher in near[p]
             ],
         }
-        for p, card in enumerate(gating.cards)
+        for p in gating.order
+        for card in gating.cards[p : p + 1]
     ]
 
 
@@ -362,6 +365,7 @@ def _descriptions(gating: Gating, raster: bool) -> dict[str, str]:
         if raster
         else "Density of the populations in one marker",
         "map": "Map of events by t-SNE, coloured by population",
+        "map_marker": "The same map, coloured by the values of a marker",
         "heatmap": f"Heatmap of the medians of {drawn} populations in {len(gating.channels)} markers",
         "proportions": f"Proportions of {drawn} populations, as in the table of populations",
         "samples": f"Proportion of one population in each of {len(gating.samples)} samples",

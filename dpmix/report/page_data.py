@@ -13,9 +13,10 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.outlines import smoothers
 from dpmix.populations.events.rasters import Rasters
 from dpmix.populations.explored import extended
-from dpmix.populations.result import Gating
+from dpmix.populations.result import TAIL, Gating, Map
 from dpmix.report.biaxial import VISIBLE
 from dpmix.report.decades import ticks_of
+from dpmix.report.embedding import map_point, map_window
 from dpmix.report.labels import fewest_events, first, label, share_limits, shares, shown
 from dpmix.report.pairs import separating_pairs, separation
 from dpmix.report.palette import colour_of, full_count, ink
@@ -56,7 +57,23 @@ def page_data(gating: Gating) -> dict[str, Any]:
         "populations": populations,
         "samples": _samples(gating) if len(gating.samples) > 1 else None,
         "explored": explored,
+        "map": None if gating.map is None else _map(gating.map),
     }
+
+
+def _map(events: Map) -> dict[str, Any] | None:
+    """Return the window of the map, and the events' values of each channel; None without values.
+
+    Values are bytes in base64, from the 1% quantile to the 99% quantile of these events.
+    """
+    if events.values is None:
+        return None
+    (left, bottom), side = map_window(events)
+    low, high = np.quantile(events.values, (TAIL, 1.0 - TAIL), axis=0)
+    scaled = (events.values - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
+    steps = np.rint(255.0 * scaled.clip(0.0, 1.0)).astype(np.uint8)
+    columns = [base64.b64encode(column.tobytes()).decode() for column in steps.T]
+    return {"window": [left, bottom, side], "point": map_point(events), "values": columns}
 
 
 def _explored(gating: Gating) -> dict[str, Any] | None:

@@ -166,7 +166,7 @@ def _map(gating: Gating, events: Map) -> Plot:
         "who": [""] * len(events.places),
     }
     palette = LinearColorMapper(
-        palette=[colour_of(gating, p) for p in range(many)], low=-0.5, high=many - 0.5
+        palette=[colour_of(gating, p) for p in range(many)], low=-0.5, high=many - 0.5, name="colours"
     )
     points = plot.scatter(
         "x",

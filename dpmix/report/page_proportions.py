@@ -8,7 +8,16 @@ import numpy as np
 
 from dpmix.populations.explored import Explored, explored_of, extended
 from dpmix.populations.result import Gating
-from dpmix.report.labels import fewest_events, first, label, share_limits, short_samples, shown, ticks
+from dpmix.report.labels import (
+    fewest_events,
+    first,
+    label,
+    share_limits,
+    share_rows,
+    short_samples,
+    shown,
+    ticks,
+)
 from dpmix.report.page_plots import add_hover, name_axis, names_of, new_plot, plain, plot_range
 from dpmix.report.palette import GREY, colour_of
 
@@ -42,6 +51,7 @@ def _overall(gating: Gating, explored: Explored | None) -> Plot:
 
     drawn = shown(gating)
     n_draws, estimates = len(gating.draws), np.array(first(gating.overall, drawn))
+    rows = share_rows(gating)
     least, most = share_limits(estimates, int(gating.n_events.sum()))
     if explored is not None and explored.index < drawn:
         ends = explored.proportion, explored.low, explored.high
@@ -49,7 +59,7 @@ def _overall(gating: Gating, explored: Explored | None) -> Plot:
         least, most = min(least, 0.7 * max(ends[1], least)), min(1.0, max(most, 1.4 * ends[2]))
     source = ColumnDataSource(
         {
-            "y": np.arange(drawn),
+            "y": rows,
             "colour": [colour_of(gating, p) for p in range(drawn)],
             "who": names_of(gating, range(drawn)),
             **dict(zip(("mean", "low", "high"), estimates, strict=True)),
@@ -72,7 +82,7 @@ def _overall(gating: Gating, explored: Explored | None) -> Plot:
         plot.segment("low", "y", "high", "y", source=source, line_color="colour", line_width=3)
     points = plot.scatter("mean", "y", source=source, size=9, color="colour", line_color=GREY)
     add_hover(plot, points, ("population", "@who"), *_estimate_tips(n_draws))
-    name_axis(plot.yaxis, [label(gating, p, 36) for p in range(drawn)])
+    name_axis(plot.yaxis, [label(gating, p, 36) for p in np.argsort(rows).tolist()])
     _percent_axis(plot.xaxis, ticks(least, most))
     plot.ygrid.visible = False
     return plot
@@ -86,7 +96,7 @@ def _add_samples(plot: Plot, gating: Gating, least: float) -> None:
     mean, low, high = (np.maximum(each, least) for each in first(gating.estimates, drawn))
     offsets = (np.arange(many) + 0.5) / many * 0.8 - 0.4
     columns: dict[str, Any] = {
-        "y": (np.arange(drawn) + offsets[:, None]).ravel(),
+        "y": (share_rows(gating) + offsets[:, None]).ravel(),
         "colour": [colour_of(gating, p) for p in range(drawn)] * many,
         "who": names_of(gating, range(drawn)) * many,
         "sample": np.repeat(gating.samples, drawn),

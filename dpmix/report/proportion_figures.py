@@ -15,6 +15,7 @@ from dpmix.report.labels import (
     label,
     only_the_largest,
     share_limits,
+    share_rows,
     short_samples,
     shortened,
     shown,
@@ -43,7 +44,7 @@ def _rows(gating: Gating) -> Figure:
     left, right = share_limits(estimates, fewest_events(gating))
     figure = new_figure(7.5, 1.3 + drawn * max(0.19, 0.1 * samples) + 0.16 * (samples > 1) * samples)
     axes = figure.add_subplot()
-    rows = np.arange(drawn)
+    rows = share_rows(gating)
     for sample in range(samples):
         at = rows + (sample - (samples - 1) / 2.0) * 0.8 / samples
         colours = [colour_of(gating, p) for p in range(drawn)] if samples == 1 else [SAMPLES[sample]] * drawn
@@ -66,7 +67,7 @@ def _rows(gating: Gating) -> Figure:
     axes.set_xlim(left, right)
     percent_axis(axes, "x")
     axes.set_ylim(drawn - 0.4, -0.6)
-    axes.set_yticks(rows, [label(gating, int(p)) for p in rows])
+    axes.set_yticks(rows, [label(gating, p) for p in range(drawn)])
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -88,10 +89,9 @@ def _panels(gating: Gating) -> Figure:
     )
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     numbers = np.arange(1, samples + 1)
-    for population, axes in enumerate(grid):
-        if population >= drawn:
-            axes.set_axis_off()
-            continue
+    for axes in grid[drawn:]:
+        axes.set_axis_off()
+    for population, axes in zip(np.argsort(share_rows(gating)).tolist(), grid, strict=False):
         own = colour_of(gating, population)
         if len(gating.proportions) > 1:
             axes.vlines(

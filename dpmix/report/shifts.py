@@ -55,11 +55,11 @@ def to_subtract(run: Run, formats: Sequence[str], sources: Sequence[Source]) -> 
     if draws is None:
         raise ConfigError([f"--calibrated: {run.path} has no shifts to subtract (model.shifts: none)"])
     if not {"h5ad", "fcs"} & {*formats}:
-        raise ConfigError(["--calibrated: only h5ad and FCS files hold values of events; take --format h5ad"])
+        raise ConfigError(["--calibrated: only h5ad and FCS files hold values of events; use --format h5ad"])
     for source in sources if "fcs" in formats else ():
         if all(channel.integer for channel in source.details):
             raise ConfigError(
-                [f"--calibrated: {source.name} stores integers and cannot hold them; take --format h5ad"]
+                [f"--calibrated: {source.name} stores integers and cannot hold them; use --format h5ad"]
             )
     shifts: Floats = (draws.mean(axis=0) * run.constants["channel_sds"]).astype(np.float32)
     return shifts

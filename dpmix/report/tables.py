@@ -33,9 +33,10 @@ def write_tables(
 ) -> None:
     """Write populations.csv, proportions.csv and tree.json.
 
-    populations.csv has one row per population, for all samples together; its proportions count each event
-    with its weight in the run (data.weights). proportions.csv has one row per sample and population, with the
-    columns of the table of samples; its proportions count the sample's events, whatever their weight.
+    populations.csv has one row per population, the largest first, for all samples together; its proportions
+    count each event with its weight in the run (data.weights). proportions.csv has one row per sample and
+    population, with the columns of the table of samples; its proportions count the sample's events, whatever
+    their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
     a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
     the mixture's: far from 1, the interval is wide for this reason (`dpmix.populations.events.borders`).
@@ -268,7 +269,8 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
     yield [*head, *(f"{c} {names[k]}" for c in gating.measured_channels for k in order)]
     quantiles, full = gating.measured_quantiles, extended(gating).full_phenotypes
-    for p, phenotype in enumerate(gating.phenotypes):
+    for p in gating.order:
+        phenotype = gating.phenotypes[p]
         yield [
             *(gating.number(p), *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
             *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),

@@ -55,7 +55,7 @@ class Trace:
 def traces(run: Run, mixing: list[Mixing]) -> list[Trace]:
     """Return the traces of the log density, occupied components and alpha of every chain, with burn-in.
 
-    Of MCMC it is the log likelihood, by which chains are compared; Bayesian EM climbs the log posterior.
+    For MCMC it is the log likelihood, by which chains are compared; Bayesian EM climbs the log posterior.
     """
     rows = {row.quantity: row for row in mixing}
     height = "log likelihood" if run.kind == "mcmc" else "log posterior"

@@ -22,10 +22,10 @@ def require_supported(kind: str, config: Config) -> None:
         return
     problems = []
     if kind == "mcmc" and config.mcmc.init == "bem":
-        problems.append("mcmc.init: the hierarchical model has no start by bem; take --set mcmc.init=kmeans")
+        problems.append("mcmc.init: the hierarchical model has no start by bem; use --set mcmc.init=kmeans")
     if kind == "mcmc" and config.mcmc.split_merge:
         problems.append(
-            "mcmc.split_merge: the hierarchical model has no split-merge moves; take --set mcmc.split_merge=0"
+            "mcmc.split_merge: the hierarchical model has no split-merge moves; use --set mcmc.split_merge=0"
         )
     if problems:
         raise ConfigError(problems)
@@ -57,7 +57,7 @@ def shift_groups(config: Config, events: Events) -> Ints | None:
     groups: Ints = np.unique(list(columns[model.shifts]), return_inverse=True)[1].astype(np.int64)
     if groups.max() == 0:
         raise ConfigError(
-            [f"model.shifts: all samples have the same {model.shifts}; take none, sample or another column"]
+            [f"model.shifts: all samples have the same {model.shifts}; use none, sample or another column"]
         )
     return groups
 

@@ -189,7 +189,7 @@ def floor_warning(
     )
     return (
         f"phi is down to the least that its prior allows in {', '.join(low)}: {cause}, "
-        "or take phi out of model.learn"
+        "or remove phi from model.learn"
     )
 
 

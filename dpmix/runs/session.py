@@ -259,7 +259,7 @@ def require_memory(kind: str, config: Config, events: Events, backend: str) -> N
         f"a {kind} run of {n:,} events in {dim} channels (in {'a file' if in_file else 'memory'}: "
         f"{events.values.nbytes / 1e9:.2f} GB), {count} components and {chains} "
         f"chain{'s' if chains > 1 else ''}",
-        "take fewer events (data.max_events), model.components, mcmc.chains or mcmc.draws",
+        "use fewer events (data.max_events), model.components, mcmc.chains or mcmc.draws",
         mapped=chains * drawn * 8 * count * (dim**2 + dim + 1),
     )
 

@@ -133,6 +133,11 @@ def test_decide_by_keyboard_and_export(page: Page, browser: Browser, study: Path
     page.decided("cut", "name", "merge")
     assert page.rows() == before - 2
     assert page.find("#rows .name").get_attribute("value") == "first <b>"
+    percent = "(cell) => parseFloat(cell.textContent.replace('<', ''))"
+    shares = page.driver.execute_script(
+        f"return [...document.querySelectorAll('#rows .share')].map({percent})"
+    )
+    assert shares == sorted(shares, reverse=True)
     page.press(Keys.CONTROL, "z")
     page.decided("cut", "name")
     assert page.rows() == before - 1

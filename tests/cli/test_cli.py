@@ -411,7 +411,7 @@ def test_a_run_resumes_with_another_backend(folder: Path, monkeypatch: pytest.Mo
         dpmix("mcmc", "in/run.yaml", "--set", "engine.backend=auto", code=130)
     refused = dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cuda", code=2)
     assert refused.stderr == (
-        "dpmix: engine.backend: cuda is not available here: no driver; or take --set engine.backend=cpu\n"
+        "dpmix: engine.backend: cuda is not available here: no driver; or use --set engine.backend=cpu\n"
     )
     dpmix("mcmc", "run.h5", "--resume", "--set", "engine.backend=cpu")
     whole, resumed = open_run("whole.h5"), open_run("run.h5")

@@ -206,7 +206,7 @@ def test_wrong_judgements_are_one_line(folder: Path, tmp_path: Path, text: str, 
     [
         (["--judged", "nothing-*.csv"], "--judged: nothing-*.csv: no such file"),
         (["--within", "CD34"], "--within CD34: need CHANNEL > NUMBER or CHANNEL < NUMBER"),
-        (["--within", "CD99 > 1"], "no channel CD99; take one of CD3, CD4, CD8, CD34"),
+        (["--within", "CD99 > 1"], "no channel CD99; use one of CD3, CD4, CD8, CD34"),
         (["--within", "CD34 > 99"], "no event satisfies this"),
     ],
 )

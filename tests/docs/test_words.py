@@ -20,6 +20,7 @@ SCRIPT = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "word
         ("a.md", "the density equals that of the events", "equals that of"),
         ("tutorial.md", "as deep as that of two normals", "that of"),
         ("a.py", '"""Sum.\n\n    counts\n        As of `posterior`."""', "As of"),
+        ("a.py", '"""Sum.\n\n    name : str\n        Of row p.\n    """', "name : str Of"),
         ("a.py", 'N = 3\n"""Of a file."""', '"""Of'),
         ("a.py", "# its bits are those of the CPU", "those of"),
         ("a.py", '"""As in GpGp."""', '"""As'),

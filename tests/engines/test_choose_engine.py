@@ -101,7 +101,7 @@ def test_a_backend_that_is_not_there(cuda: FakeCuda, backend: str, began: str | 
         choose_backend(EngineConfig.model_validate({"backend": backend}), began)
     (line,) = caught.value.problems
     assert line.startswith(problem)
-    assert line.endswith("; or take --set engine.backend=cpu")
+    assert line.endswith("; or use --set engine.backend=cpu")
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_the_commands_on_devices(
     code, _, said = dpmix("mcmc", "run.h5", "--resume")
     assert code == 2
     assert said.startswith("dpmix: engine.backend: the run started on cuda, which is not available here: ")
-    assert said.endswith("; or take --set engine.backend=cpu\n")
+    assert said.endswith("; or use --set engine.backend=cpu\n")
 
     emulated_devices(1)
     code, out, _ = dpmix("mcmc", config.output.path, "--resume", "--profile")

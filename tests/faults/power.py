@@ -28,7 +28,7 @@ class Disk:
     cuts : Path
         Where those folders go, one each.
     chance : float
-        Of a cut, after every write, sync, and change of a name.
+        Probability of a cut, after every write, sync, and change of a name.
     heeds_syncs : bool
         False: as if nobody had asked for a sync; the control that the cuts are hard enough.
     """

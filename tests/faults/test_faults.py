@@ -602,7 +602,7 @@ def test_a_run_that_memory_has_no_room_for_is_refused_before_its_first_sweep(
     process = limited(1_300_000_000, kind, folder / "run.yaml", *settings)
     assert process.returncode == 1
     needs, line = f"a {kind} run of 100 events in 64 channels", process.stderr.splitlines()[-1]
-    found = re.search(rf"{needs}.* needs ([\d.]+ [GM]B) of memory, (.*) are available; take fewer", line)
+    found = re.search(rf"{needs}.* needs ([\d.]+ [GM]B) of memory, (.*) are available; use fewer", line)
     assert found is not None, process.stderr
     assert not (folder / "run.h5").exists()
     record_property("fault", f"`ulimit -v` of 1.3 GB for {needs}, 4,096 components")

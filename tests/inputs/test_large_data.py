@@ -147,12 +147,12 @@ def test_a_scratch_that_is_too_small_is_reported_in_one_line(data: Path, tmp_pat
     events, numbers = said.splitlines()
     assert events == (
         "dpmix: events.npy: to hold 100000 events in 4 channels needs a file of 1.6 MB in "
-        f"{disk} (No space left on device); give another folder in engine.scratch, or take fewer events "
+        f"{disk} (No space left on device); give another folder in engine.scratch, or use fewer events "
         "(data.max_events)"
     )
     assert numbers == (
         f"dpmix: {disk}: cannot be written: No space left on device; give another folder in engine.scratch, "
-        "or take fewer events (data.max_events)"
+        "or use fewer events (data.max_events)"
     )
     assert not (tmp_path / "run.h5").exists()
 

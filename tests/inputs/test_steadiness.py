@@ -60,8 +60,8 @@ def test_init_says_what_changes_over_time(files: Path) -> None:
     heads = {name: first_lines(files / f"{name}.fcs") for name in ("steady", "slow")}
     assert "over time" not in heads["steady"]
     (line,) = [line for line in heads["slow"].splitlines() if "over time" in line]
-    assert line.startswith("# slow.fcs: CD3 (0.3) changes over time (in units of the channel's spread); ")
-    assert line.endswith("look at it with dpmix drift, then choose data.time: drop or correct, or leave it")
+    assert line.startswith("# slow.fcs: CD3 (0.3) may change over time (a first look, in units of ")
+    assert line.endswith("; dpmix drift judges it: choose data.time: drop or correct, if it finds drift")
     slow = "{'scipy.linalg', 'dpmix.drift.judge'}"
     check = f"import sys, dpmix.inputs.suggest; print(sorted({slow} & {{*sys.modules}}))"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

@@ -30,7 +30,7 @@ def write_workspace(
     gates : mapping
         For each gate, for example "T/CD4", limits of detectors on the scale of the transform, from 0 to 1.
     transform : flowkit transform, optional
-        Of all fluorescence channels; default: FlowJo's biex with its defaults.
+        Transform of all fluorescence channels; default: FlowJo's biex with its defaults.
     names : sequence of str, optional
         Names of the samples; default: the files' names.
     """

@@ -19,7 +19,9 @@ Array = np.ndarray
 
 def events_of(values: Array) -> Any:
     """Return events whose values are on the transformed scale."""
-    return SimpleNamespace(values=values, scaling=SimpleNamespace(to_transformed=lambda block: block))
+    scaling = SimpleNamespace(to_transformed=np.asarray)
+    sources, starts = (SimpleNamespace(header=None),), np.array([0, len(values)])
+    return SimpleNamespace(values=values, scaling=scaling, sources=sources, sample_starts=starts)
 
 
 def hierarchy_of(values: Array, population: Array, unions: list[tuple[int, ...]]) -> tuple[Node, ...]:

@@ -133,7 +133,8 @@ def with_map(gating: Gating, n_events: int = 1_000) -> Gating:
     turn = 2.4 * populations
     islands = 12.0 * np.sqrt(populations + 0.5)[:, None] * np.stack((np.cos(turn), np.sin(turn)), axis=1)
     places = (islands + 4.0 * rng.normal(size=(n_events, 2))).astype(np.float32)
-    return replace(gating, map=Map(places, populations))
+    values = rng.normal(size=(n_events, len(gating.channels))).astype(np.float32)
+    return replace(gating, map=Map(places, populations, values))
 
 
 def with_cards(gating: Gating) -> Gating:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +71,19 @@ def test_few_events_have_a_map(n_events: int, dim: int, recwarn: pytest.Warnings
     assert np.isfinite(places).all()
     assert len(np.unique(places, axis=0)) == n_events
     assert [str(one.message) for one in recwarn] == []
+
+
+def test_numbers_stand_on_the_map() -> None:
+    """The number of a small island at the edge stands above it."""
+    random = np.random.default_rng(1)
+    small = [[0.0, 10.0], [0.0, -10.0], [10.0, 0.0]] + 0.01 * random.normal(size=(30, 3, 2))
+    places = np.concatenate([random.normal(size=(900, 2)), small.swapaxes(0, 1).reshape(90, 2)])
+    events = Map(places.astype(np.float32), np.repeat([0, 1, 2, 3], [900, 30, 30, 30]))
+    gating: Any = SimpleNamespace(n_populations=4)
+    _, points = embedding.map_numbers(gating, events)
+    corner, side = embedding.map_window(events)
+    assert points[1, 1] > places[900:930, 1].max()
+    assert (np.abs((points - corner) / side - 0.5) < 0.48).all()  # half of a number is 2% of the side
 
 
 def test_events_that_are_all_the_same_have_a_map() -> None:

@@ -253,6 +253,17 @@ def test_ranges_of_channels_are_quantiles_of_the_events() -> None:
     np.testing.assert_array_less(np.abs(high - np.quantile(values, 0.99, axis=0)), width)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n_populations", [1, 2, 4])
+def test_a_heatmap_of_few_populations_has_room_for_its_trees(n_populations: int) -> None:
+    with drawing.styled():
+        figure = figures.heatmap(make_gating(n_populations, 3, samples=("a",)))
+        engine = figure.get_layout_engine()
+        assert engine is not None
+        engine.execute(figure)
+    assert figure.axes[0].get_position().height > 0.2
+
+
 def test_the_heatmap_groups_similar_and_puts_empty_populations_last() -> None:
     gating = blobs([[0, 0, 0, 5], [5, 5, 5, 0], [0.2, 0, 0.1, 5], [5, 5, 4.8, 0], [9, 0, 0, 0]])
     quantiles = gating.quantiles.copy()

@@ -458,7 +458,7 @@ def test_a_browser_shows_the_page(tmp_path: Path, browser: Browser) -> None:
     table = browser.driver.find_element(By.CSS_SELECTOR, "#table ~ .wide table")
     assert len(table.find_elements(By.CSS_SELECTOR, "tbody tr")) == 6
     headings = [h.text for h in browser.driver.find_elements(By.CSS_SELECTOR, "h1, h2")]
-    assert headings[0] == "Cell populations of run.h5"
+    assert headings[0] == "Cell populations of 3 samples"
     assert {
         "Populations",
         "Any two markers",
@@ -489,7 +489,7 @@ def test_the_tooltip_of_the_map_shows_one_event(tmp_path: Path, browser: Browser
 
 @pytest.mark.slow
 def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Browser) -> None:
-    gating = with_cards(make_gating(6, 4, samples=("a.fcs", "b.fcs")))
+    gating = with_cards(with_map(make_gating(6, 4, samples=("a.fcs", "b.fcs"))))
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
     first = gating.rasters.pairs[pairs.separating_pairs(gating)[0]].tolist()
@@ -530,7 +530,11 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     Select(browser.driver.find_element(By.ID, "marker")).select_by_value("3")
     browser.wait("#plot-histograms", "data-shown", "3,2")
     assert len(browser.driver.find_elements(By.CSS_SELECTOR, "#plot-histograms .faint")) == 5
+    browser.wait("#map-marker", "data-shown", f"{first[0]},2")
+    Select(browser.driver.find_element(By.ID, "map-channel")).select_by_value("3")
+    browser.wait("#map-marker", "data-shown", "3,2")
     alone.click()
+    browser.wait("#map-marker", "data-shown", "3,-1")
     assert all(one.is_displayed() for one in outlines)
 
     seen.add(browser.canvas("samples"))
@@ -571,11 +575,11 @@ def test_names_are_shown_literally(tmp_path: Path, browser: Browser, turn: int) 
     page_of(tmp_path, gating)
     browser.open(tmp_path / "report.html")
     body = browser.driver.find_element(By.TAG_NAME, "body").text
-    for text in (*gating.phenotypes, *gating.samples, "<u>because</u>"):
+    for text in (*gating.phenotypes, *gating.samples, "<u>because</u>", gating.run):
         assert " ".join(text.split()) in " ".join(body.split())
     options = [o.text for o in Select(browser.driver.find_element(By.ID, "across")).options]
     assert options == [" ".join(name.split()) for name in channels]
-    assert browser.driver.title == "Cell populations of " + Path(gating.run).name
+    assert browser.driver.title == "Cell populations of 2 samples"
     assert not browser.driver.find_elements(By.CSS_SELECTOR, "body b, body u, body img")
     told = " ".join(browser.hover("heatmap", 0.1 + 0.1 * k, 0.8) for k in range(5))
     assert any(name in told for name in channels), told

@@ -13,6 +13,7 @@ import pytest
 from dpmix.errors import DataError
 from dpmix.populations.result import QUANTILES, Gating, Rasters
 from dpmix.populations.tree.tree import Tree
+from dpmix.report.labels import share_rows
 from dpmix.report.tables import TABLES, table_paths, write_tables
 from dpmix.runs.verdict import Verdict
 
@@ -100,8 +101,10 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
     table = rows(tmp_path / "new" / "out" / "populations.csv")
     pooled = (gating.proportions * gating.n_events[:, None]).sum(axis=1) / gating.n_events.sum()
     quantiles = {"q05": 0, "q25": 1, "median": 2, "q75": 3, "q95": 4}
-    for p, row in enumerate(table):
-        assert row.pop("population") == f"{p + 1}"
+    assert [row["population"] for row in table] == [str(p + 1) for p in np.argsort(-pooled.mean(axis=0))]
+    (empty,) = (row for row in table if row["population"] == "3")
+    for row in table:
+        p = int(row.pop("population")) - 1
         assert row.pop("phenotype") == gating.phenotypes[p]
         assert row.pop("full phenotype") == ""  # no channel has levels
         assert row.pop("events") == f"{gating.sizes[:, p].sum()}"
@@ -121,9 +124,20 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
         assert set(row) == set(want)
         for name, cell in row.items():
             np.testing.assert_allclose(float(cell or "nan"), want[name], rtol=1e-5, err_msg=name)
-    assert list(table[0])[9:14] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
-    assert list(table[0])[3:7] == ["high", "shape ratio", "rhat", "ess"]
-    assert table[-1]["CD3 median"] == table[-1]["rhat"] == table[-1]["ess"] == ""
+    assert list(empty)[9:14] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
+    assert list(empty)[3:7] == ["high", "shape ratio", "rhat", "ess"]
+    assert empty["CD3 median"] == empty["rhat"] == empty["ess"] == ""
+
+
+def test_populations_stand_in_the_order_of_the_proportions_shown() -> None:
+    """Not of their numbers, which a merge by hand and nearly equal sizes may put in another order."""
+    gating = small_gating(n_populations=4)
+    means = np.tile([0.046, 0.9, 0.004, 0.05], (len(gating.samples), 1))
+    swapped = replace(gating, mean_proportions=means, labels=(2, 3, 5, 7))
+    assert [swapped.number(p) for p in swapped.order] == [3, 7, 2, 5]
+    cells_first = replace(swapped, artefacts=("", "debris", "", ""), without_artefacts=True)
+    assert [cells_first.number(p) for p in cells_first.order] == [7, 2, 5, 3]
+    assert share_rows(swapped).tolist() == [2, 0, 3, 1]
 
 
 def test_proportions(tmp_path: Path, gating: Gating) -> None:

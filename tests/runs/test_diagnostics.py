@@ -230,7 +230,7 @@ def test_a_phi_at_its_least_is_told(path: Path) -> None:
     assert floor_warning(variances, 3e-6, ("CD3", "CD4", "CD8")) is None
     by_modes = floor_warning(variances, [3e-5, 3e-5, 3e-5], ("CD3", "CD4", "CD8"), by_modes=True)
     assert by_modes is not None
-    assert "set bem.update: mean, or take phi out" in by_modes
+    assert "set bem.update: mean, or remove phi" in by_modes
     given = Hyperparameters(np.zeros(D), 1.0, 1.0, np.diag([0.3, 5e-5]))
     with RunWriter.create(path, layout("bem", 1, 1, 2, ("phi",))) as writer:
         writer.write_sweep(0, 0, Record(0.0, 0.0, 4, 1.5, 0.01))

@@ -60,7 +60,7 @@ class Placement:
         N and D.
     config : EngineConfig
     weights, starts : SampleWeights, optional; int64 [S + 1], optional
-        As of the engine.
+        As in the engine.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ class CudaDrift:
     ----------
     device : int
     precision : "single" or "double"
-        Of the system of a point in Vecchia's likelihood: its covariances, Cholesky factor and solutions.
+        Precision of the system of a point in Vecchia's likelihood: covariances, Cholesky factor, solutions.
         Differences of times, sums over points and local predictions are float64 in both. The error of
         float32 is measured by benchmarks/drift_precision.py.
 

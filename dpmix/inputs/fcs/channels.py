@@ -62,7 +62,7 @@ def _gain(keywords: Mapping[str, str], n: int) -> float | None:
 def _log_scale(keywords: Mapping[str, str], n: int) -> tuple[float, float] | None:
     """Return decades and offset of $PnE, (0, 0) for a linear channel, None where it cannot be read."""
     parts = (keywords.get(f"p{n}e", "").strip() or "0,0").split(",")
-    if len(parts) == 4:  # decimal commas, as of 4,0,0,0
+    if len(parts) == 4:  # decimal commas, as in 4,0,0,0
         parts = [",".join(parts[:2]), ",".join(parts[2:])]
     found = [number_of(part) for part in parts]
     decades, offset = found if len(found) == 2 else (None, None)

@@ -47,7 +47,7 @@ class Stated(NamedTuple):
     agree : bool
         All numbers that state a first byte are the same, and nothing else stands in their place.
     warnings : list of str
-        Of what is not a number.
+        Warnings about values that are not numbers.
     """
 
     places: list[DataPlace]

@@ -117,7 +117,7 @@ def _own(
     Parameters
     ----------
     level : str [D]
-        Of row p.
+        Levels of row p.
     differ : bool [P, D]
         Where each row has another level.
     weights : float64 [P]
@@ -175,7 +175,7 @@ def _gate(
     Parameters
     ----------
     differ, scores : bool and float64 [P, D]
-        Of row p and each row.
+        Differences and scores of row p and each row.
     usable : bool [D]
     weights : float64 [P]
     """

@@ -37,7 +37,7 @@ class Comparison:
     sizes : int64 [G]
         Gated events inside each gate.
     overlap : int64 [G, P]
-        Of these, events of each population.
+        Events of each population inside each gate.
     populations : int64 [G, P]
         Events of each population in the samples that have the gate.
     """

@@ -80,7 +80,7 @@ def best_ellipse(
     total : float
         Weight of all events of the population, also of those that earlier gates have lost.
     beta : float
-        Of the F measure.
+        Weight of yield in the F measure.
 
     Returns
     -------

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.events import Events
-from dpmix.populations.gates.ellipses import as_polygon
+from dpmix.populations.gates.ellipses import EllipseGate, as_polygon
 from dpmix.populations.gates.strategy import (
     GAIN,
     Gates,
@@ -179,6 +179,8 @@ def with_polygons(
     nodes: Sequence[Node], events: Events, population: npt.NDArray[np.int32], n_populations: int
 ) -> tuple[Node, ...]:
     """Return nodes with polygons for ellipses, measured again; parameters are as in `find_nested`."""
+    if not any(isinstance(gate, EllipseGate) for node in nodes for gate in node.strategy.gates):
+        return tuple(nodes)
     plans = [
         _Plan(node.populations, node.parent, tuple(map(as_polygon, node.strategy.gates))) for node in nodes
     ]
@@ -190,7 +192,8 @@ def _measured(
 ) -> tuple[Node, ...]:
     """Return the nodes of plans, with the events that their gates keep."""
     targets = np.array([np.isin(np.arange(n_populations), plan.populations) for plan in plans])
-    measured = measure([plan.gates for plan in plans], blocks_of(events, population), targets)
+    gates = [plan.gates for plan in plans]
+    measured = measure(gates, blocks_of(events, population, gates), targets)
     return tuple(
         Node(plan.populations, plan.parent, len(plan.gates) - _shared(plans, plan), strategy)
         for plan, strategy in zip(plans, measured, strict=True)

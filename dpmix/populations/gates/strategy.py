@@ -10,7 +10,8 @@ than 0.01; a gate whose removal costs less than that is removed.
 F1 is the harmonic mean of purity (share of the population in the gated events) and yield (share of the
 population that the gates keep). The sequences are searched in a sample of the events, stratified by
 population, and measured on all events. Values are the values of the data files, transformed, without the
-noise that spreads atoms: the gates apply to the files as they are.
+noise that spreads atoms: the gates apply to the files as they are. They are counted with all digits of the
+files (`dpmix.inputs.exact_events`).
 
 Related: GateFinder (Aghaeepour et al. 2018, Bioinformatics 34:4131) and hypergate (Becht et al. 2019,
 Bioinformatics 35:301).
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.events import Events
+from dpmix.inputs.exact_events import exact_blocks
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.gates.ellipses import EllipseGate, best_ellipse
 from dpmix.populations.gates.polygons import Binned, Flags, PolygonGate, best_regions, f_measure, polygon
@@ -39,7 +41,6 @@ ELLIPSE_GAIN = 0.005  # least F1 that an ellipse must gain over polygons in the 
 PAIRS = 4  # pairs of channels for which polygons are made in each step
 CHANNELS = 10  # channels whose pairs are examined in each step: those that separate best alone
 BEAM = ((1.0, 3), (2.0, 2))  # beta of the F measure, and number of sequences kept by it
-BLOCK = 131_072  # events whose gates are evaluated at a time
 SAMPLE, LEAST = 40_000, 1_000  # events of the sample, and least number of each population
 
 Gate = PolygonGate | EllipseGate
@@ -124,26 +125,25 @@ def find_strategies(
     binned, own = sample_of(events, population, n_populations, seed)
     with one_thread():
         gates = find_gates(binned, own, n_populations)
-    return tuple(measure(gates, blocks_of(events, population)))
+    return tuple(measure(gates, blocks_of(events, population, gates)))
 
 
 def sample_of(
     events: Events, population: npt.NDArray[np.int32], n_populations: int, seed: int
 ) -> tuple[Binned, npt.NDArray[np.int32]]:
     """Return the binned events of the search, and their populations, int32 [M]."""
-    ends = np.array([[block.min(0), block.max(0)] for block, _ in blocks_of(events, population)])
+    lowest, highest = events.scaling.to_transformed([events.values.min(0), events.values.max(0)])
     chosen, weights = stratified(population, n_populations, seed)
     values = events.scaling.to_transformed(events.values[chosen])
-    return Binned.of(values, weights, ends[:, 0].min(0), ends[:, 1].max(0)), population[chosen]
+    return Binned.of(values, weights, lowest, highest), population[chosen]
 
 
 def blocks_of(
-    events: Events, population: npt.NDArray[np.int32]
+    events: Events, population: npt.NDArray[np.int32], gates: Sequence[Gates]
 ) -> Iterator[tuple[Array, npt.NDArray[np.int32]]]:
-    """Yield transformed values, float64 [M, D], and populations of consecutive events."""
-    for start in range(0, len(population), BLOCK):
-        stop = min(start + BLOCK, len(population))
-        yield events.scaling.to_transformed(events.values[start:stop]), population[start:stop]
+    """Yield transformed values with all digits, float64 [M, D], and populations, to count events in gates."""
+    for start, values in exact_blocks(events, _channels_of(gates)):
+        yield values, population[start : start + len(values)]
 
 
 def find_gates(binned: Binned, population: npt.NDArray[np.integer], n_populations: int) -> list[Gates]:
@@ -219,13 +219,41 @@ def measure(
     for values, population in blocks:
         sizes += wanted @ np.bincount(population, minlength=wanted.shape[1])
         for p, own in enumerate(gates):
-            inside = np.arange(len(values))
-            for k, gate in enumerate(own):
-                inside = inside[gate.contains(values[inside])]
+            for k, inside in enumerate(_passed(own, values)):
                 kept[p][k] += np.count_nonzero(wanted[p, population[inside]])
                 selected[p][k] += len(inside)
     both = zip(gates, kept, selected, sizes.tolist(), strict=True)
     return [Strategy(own, true, chosen, size) for own, true, chosen, size in both]
+
+
+def counts_in_files(gates: Sequence[Gates], events: Events) -> list[list[int]]:
+    """Return the number of events inside each gate and those before it, of all events of the files.
+
+    Parameters
+    ----------
+    gates : sequence of tuple of PolygonGate or EllipseGate
+    events : Events
+        Without noise at atoms.
+    """
+    counts = [[0] * len(own) for own in gates]
+    for _, values in exact_blocks(events, _channels_of(gates), all_rows=True):
+        for found, own in zip(counts, gates, strict=True):
+            for k, inside in enumerate(_passed(own, values)):
+                found[k] += len(inside)
+    return counts
+
+
+def _channels_of(gates: Sequence[Gates]) -> list[int]:
+    """Return the numbers of the channels that some gate uses, ascending."""
+    return sorted({channel for own in gates for gate in own for channel in gate.channels})
+
+
+def _passed(gates: Gates, values: Array) -> Iterator[Ints]:
+    """Yield for each gate the events, int64, inside it and those before it."""
+    inside = np.arange(len(values))
+    for gate in gates:
+        inside = inside[gate.contains(values[inside])]
+        yield inside
 
 
 class Totals:

@@ -119,7 +119,7 @@ class Peaks:
     Attributes
     ----------
     density : Density
-        Of the J components that hold enough events to form a mode.
+        Density of the J components that hold enough events to form a mode.
     own : int64 [J]
         Mode of each of these components, 0..L-1.
     modes : int64 [K]

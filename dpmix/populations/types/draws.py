@@ -30,7 +30,7 @@ class TypeDraws:
     counts : float64 [T, S, R]
         Expected events of each type, in each draw.
     medians, errors : float32 [S, R, D]
-        Of events that have the type, transformed scale, and their standard errors; NaN where there are
+        Medians of events that have the type, transformed scale, and standard errors; NaN where there are
         none.
     """
 

@@ -131,7 +131,7 @@ class DividedMixture:
     shares : float64 [K, C]
         theta.
     parts : dict of int to _Divided
-        Of components with labelled events of two or more classes.
+        Parts of components with labelled events of two or more classes.
     """
 
     mixture: Mixture

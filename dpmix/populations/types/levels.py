@@ -73,7 +73,7 @@ class Marker:
     allowed : bool [R, C]
         Levels that each cell allows; all: it is silent.
     thresholds, errors : float64 [R, C - 1]
-        Of the boundaries, ascending, and their standard deviations.
+        Boundaries, ascending, and their standard deviations.
     widths : float64 [C - 1]
         Scales of the logistic.
     gaps : float64 [C - 1]

@@ -103,7 +103,7 @@ class Types:
     table : TypeTable
         As read.
     markers : tuple of Marker
-        Of the markers in the panel.
+        Markers of the table in the panel.
     columns : int64 [M]
         Their columns in the table.
     channels : tuple of str
@@ -214,7 +214,7 @@ def decide(
     shares : float64 [N, R + 1]
         Probabilities without children; the last is unknown.
     parents, names : sequence of str
-        Of the table.
+        Columns of the table.
     certainty : float
         Least probability of a child, given its parent.
     """
@@ -377,7 +377,7 @@ def assess_cells(
     markers : tuple of Marker
     values : float64 [N, M]
     doubt : float64 [R, M]
-        Of the table; NaN where it states none.
+        Doubt that the table states; NaN where it states none.
     tells : bool [R, M]
         Cells that divide similar types (`levels.telling`), which are not contradicted.
 
