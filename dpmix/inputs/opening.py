@@ -50,7 +50,7 @@ from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import open_parquet, open_text
 from dpmix.inputs.text_format import text_format
-from dpmix.inputs.transformed import why_transformed
+from dpmix.inputs.transformed import partly_transformed, why_transformed
 from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
 
@@ -274,7 +274,7 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
 def _fcs(path: Path, part: str) -> Source:
     """Open a data set of an FCS file, by default the first."""
     header = fcs.read_header(path, *_fcs_part(path, part))
-    transformed = _why_transformed(header)
+    transformed, doubts = _why_transformed(header)
     then = "they are not compensated, and not transformed unless data.transform says so"
     return Source(
         name=path.name,
@@ -289,6 +289,7 @@ def _fcs(path: Path, part: str) -> Source:
         warnings=(
             *header.warnings,
             *_raw_spectral(header),
+            *doubts,
             *([f"values are transformed already ({transformed}); {then}"] * bool(transformed)),
         ),
         header=header,
@@ -306,16 +307,18 @@ def _raw_spectral(header: fcs.Header) -> list[str]:
     return [f"{found}, which are not unmixed; unmix the file first, in the software of the instrument"]
 
 
-def _why_transformed(header: fcs.Header) -> str:
-    """Return what shows that the values of an FCS file are transformed, by some of its events."""
+def _why_transformed(header: fcs.Header) -> tuple[str, list[str]]:
+    """Return what shows that the values of an FCS file are transformed, by some of its events; and doubts."""
     if header.kind == "mass":
-        return ""
+        return "", []
     named = {*header.spillover.detectors} if header.spillover else set()
     light = [k for k, channel in enumerate(header.channels) if channel.detector in named]
     light = light or [k for k, channel in enumerate(header.channels) if not why_not_measured(channel)]
     starts = np.linspace(0, max(header.n_events - SEEN, 0), STRETCHES).astype(int).tolist()
     parts = [read_events(header, start, start + SEEN, light) for start in sorted({*starts})]
-    return why_transformed(header.keywords, header.channels, light, np.concatenate(parts))
+    values = np.concatenate(parts)
+    why = why_transformed(header.keywords, header.channels, light, values)
+    return why, [] if why else partly_transformed(header.channels, light, values)
 
 
 def _fcs_part(path: Path, part: str) -> tuple[int | None, Owner | None]:

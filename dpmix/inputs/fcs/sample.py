@@ -3,6 +3,7 @@
 **Place and byte order.** Light and ion counts are neither 1e-39 nor 1e38. Floating point numbers that are
 read some bytes away from their place, or in the wrong byte order, are that in large part: other bytes become
 their exponents. Without a channel of time, nothing else shows a false place that HEADER and TEXT agree on.
+Integers show it where their words have more bits than their range: most are above it then.
 
 **Range of integers.** By the standard, bits above $PnR do not belong to the value. Instruments use them in
 two ways: the XL, FC500 and Navios number the channels there, in every event; the Accuri stores saturated
@@ -30,6 +31,8 @@ FALSE_SHARE = 0.05  # of the values other than 0, beyond which their place is do
 LEAST_VALUES = 100  # fewer values show no false place
 BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
+TAGGED = 0.98  # of the events have the number of their channel in their high bits
+OUTSIDE, INSIDE = 0.5, 0.001  # of integers above their ranges at a false place, and at the right one
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
 
 
@@ -61,14 +64,24 @@ def sample_rows(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]
 # ------------------------------------------------------------------------------- place and byte order
 
 
-def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]) -> list[str]:
+def require_measurements(
+    data: DataSet,
+    first: int,
+    n_events: int,
+    row: np.dtype[np.void],
+    channels: Sequence[Channel],
+    order: Order,
+) -> list[str]:
     """Return a warning where many floating point values cannot be measurements.
 
     Raises
     ------
     DataError
-        They are measurements some bytes away, or in the other byte order.
+        They are measurements some bytes away, or in the other byte order; or most integers are above their
+        ranges, and all are in range there.
     """
+    if n_events:
+        _require_integers_in_range(data, first, n_events, row, channels, order)
     floats = [name for name in row.names or () if row[name].kind == "f"]
     if not floats or not n_events:
         return []
@@ -88,6 +101,41 @@ def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype
             where = f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
             raise DataError(f"{found}; {where} they are plausible: this place is false; {AGAIN}")
     return [f"{odd}; the file may be corrupt"]
+
+
+def _require_integers_in_range(
+    data: DataSet,
+    first: int,
+    n_events: int,
+    row: np.dtype[np.void],
+    channels: Sequence[Channel],
+    order: Order,
+) -> None:
+    """Raise `DataError` if most integers are above their ranges, but not elsewhere or in the other order."""
+    limits = {
+        f"c{k}": mask
+        for k, channel in enumerate(channels)
+        if channel.integer and (mask := range_mask(channel.range)) and mask < 2 ** (8 * _bytes(row, k)) - 1
+    }
+
+    def share(at: int, kind: np.dtype[Any], order: Order, count: int = n_events) -> float:
+        rows = sample_rows(data, at, count, kind)
+        values = [(unpacked(rows[name], order, None), limit) for name, limit in limits.items()]
+        n_values = sum(np.count_nonzero(own) for own, _ in values)
+        above = sum(np.count_nonzero(own > limit) for own, limit in values)
+        return above / n_values if n_values >= LEAST_VALUES else 0.0
+
+    if not limits or (here := share(first, row, order)) <= OUTSIDE:
+        return
+    found = f"{data.path}: {here:.0%} of the values are above their ranges at byte {first}"
+    other: Order = ">" if order == "<" else "<"
+    if share(first, row.newbyteorder(), other) <= INSIDE:
+        raise DataError(f"{found}; in the other byte order none is: $BYTEORD is false; {AGAIN}")
+    width = min(_bytes(row, k) for k, channel in enumerate(channels) if f"c{k}" in limits)
+    for step in sorted(range(1 - width, width), key=abs):
+        if step and share(first + step, row, order, max(n_events - 1, 1)) <= INSIDE:
+            where = f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
+            raise DataError(f"{found}; {where} none is: this place is false; {AGAIN}")
 
 
 def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float, float]:
@@ -143,8 +191,11 @@ def integer_masks(
 
 
 def _is_tag(above: npt.NDArray[np.uint64], n_events: int) -> bool:
-    """Return True if the high bits are the same number in most events, as the number of a channel is."""
-    return bool(2 * len(above) > n_events and (above == above[0]).all())
+    """Return True if the high bits are the same number in nearly all events, as the number of a channel is.
+
+    Saturated events may be more than half of all.
+    """
+    return bool(len(above) >= TAGGED * n_events and (above == above[0]).all())
 
 
 def _bytes(row: np.dtype[np.void], k: int) -> int:
