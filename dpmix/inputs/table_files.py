@@ -223,7 +223,7 @@ class _ParquetRows:
             names = [self.details[c].detector for c in columns]
             with pyarrow.parquet.ParquetFile(self._path, metadata=self._metadata) as file:
                 table = file.read_row_group(g, columns=names)
-            values = np.column_stack([table.column(n).to_numpy() for n in names])
+            values = np.column_stack([_numbers(table.column(n)) for n in names])
             self._latest = (g, columns), values
         return self._latest[1]
 
@@ -235,8 +235,15 @@ def open_parquet(path: Path, part: str) -> Source:
     return Source(path.name, rows.details, len(rows), rows.fetch)
 
 
-def _is_number(arrow_type: Any) -> bool:
-    """Return True for the Arrow types of integers and floating point numbers."""
-    import pyarrow.types
+def _numbers(column: Any) -> npt.NDArray[Any]:
+    """Return an Arrow column of numbers; decimals, which NumPy does not have, as float64."""
+    import pyarrow
 
-    return bool(pyarrow.types.is_integer(arrow_type) or pyarrow.types.is_floating(arrow_type))
+    return (column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column).to_numpy()
+
+
+def _is_number(arrow_type: Any) -> bool:
+    """Return True for the Arrow types of integers, floating point numbers and decimals."""
+    from pyarrow import types
+
+    return bool(types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type))
