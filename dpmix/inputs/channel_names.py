@@ -311,7 +311,7 @@ def _described(own: Measurement, used: Measurement) -> str:
 
 def is_coarse(channel: Channel) -> bool:
     """Return True for linear integers with too few levels for a logarithmic scale."""
-    return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW
+    return channel.integer and channel.log is None and channel.range is not None and channel.range <= NARROW
 
 
 def is_phosphoprotein(name: str) -> bool:

@@ -43,6 +43,8 @@ def _maps_elsewhere(data: h5py.Dataset, followed: int) -> bool:
     """Return True if a virtual data set has values of another file; "." is its own."""
     sources = data.virtual_sources() if data.is_virtual else []
     return any(
-        one.file_name != "." or followed > MOST_LINKS or lies_elsewhere(data.file, one.dset_name, followed + 1)
+        one.file_name != "."
+        or followed > MOST_LINKS
+        or lies_elsewhere(data.file, one.dset_name, followed + 1)
         for one in sources
     )

@@ -33,6 +33,10 @@ BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
 TAGGED = 0.98  # of the events have the number of their channel in their high bits
 OUTSIDE, INSIDE = 0.5, 0.001  # of integers above their ranges at a false place, and at the right one
+FALSE_TIMES, FALSE_SHARE_ABOVE = (
+    2,
+    0.25,
+)  # values so far above their range, or this many: it is not their range
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
 
 
@@ -43,10 +47,13 @@ class IntegerMasks(NamedTuple):
     ----------
     masks : tuple of int or None
         None where all bits belong to the value.
+    false : tuple of int
+        Numbers of linear channels, from 0, whose range is false: values are far above it, or very many are.
     notes, warnings : tuple of str
     """
 
     masks: tuple[int | None, ...]
+    false: tuple[int, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -173,29 +180,49 @@ def integer_masks(
     masks = [range_mask(channel.range) if channel.integer else None for channel in channels]
     notes, warnings = [], []
     rows = sample_rows(data, first, n_events, row) if any(masks) and n_events >= FEWEST else None
-    for k, (mask, channel) in enumerate(zip(masks, channels, strict=True)):
-        if rows is None or mask is None or mask >= 2 ** (8 * _bytes(row, k)) - 1:
-            continue
-        high = unpacked(rows[f"c{k}"], order, None).astype(np.uint64) >> np.uint64(mask.bit_length())
-        above = high[high > 0]
+    highs = {
+        k: unpacked(rows[f"c{k}"], order, None).astype(np.uint64) >> np.uint64(mask.bit_length())
+        for k, mask in enumerate(masks)
+        if rows is not None and mask is not None and mask < 2 ** (8 * _bytes(row, k)) - 1
+    }
+    false = [k for k, high in highs.items() if channels[k].log is None and _is_beyond(high, far=True)]
+    # A range that is false for one channel is so for all that have it.
+    ranges = {channels[k].range for k in false}
+    for k, high in highs.items():
+        channel, above = channels[k], high[high > 0]
         limit = f"$P{k + 1}R ({channel.range:.0f})"
         if not len(above):
-            masks[k] = 2 * mask + 1  # a saturated event that was not read; not flags in higher bits
-        elif above.min() <= NEAR and not _is_tag(above, len(high)):
+            masks[k] = (
+                2 * (masks[k] or 0) + 1
+            )  # a saturated event that was not read; not flags in higher bits
+        elif _is_beyond(high) or (channel.range in ranges and channel.log is None and not _is_tag(high)):
             masks[k] = None
+            false += [k] if channel.range in ranges and k not in false else []
             found = f"{channel.detector}: {len(above)} of {len(high)} values read are above {limit}"
             warnings.append(f"{found}; they are used as they are")
-        elif (high == 0).any():
+        elif (high != high[0]).any():
             notes.append(f"{channel.detector}: bits above {limit} differ between events; removed")
-    return IntegerMasks(tuple(masks), tuple(notes), tuple(warnings))
+    return IntegerMasks(tuple(masks), tuple(false), tuple(notes), tuple(warnings))
 
 
-def _is_tag(above: npt.NDArray[np.uint64], n_events: int) -> bool:
+def _is_beyond(high: npt.NDArray[np.uint64], far: bool = False) -> bool:
+    """Return True if values continue beyond the range, by their high bits.
+
+    `far` asks for more: so far above it, or so many, that it is not their range.
+    """
+    above = high[high > 0]
+    if not len(above) or above.min() > NEAR or _is_tag(high):
+        return False
+    return not far or bool(above.max() >= FALSE_TIMES or len(above) > FALSE_SHARE_ABOVE * len(high))
+
+
+def _is_tag(high: npt.NDArray[np.uint64]) -> bool:
     """Return True if the high bits are the same number in nearly all events, as the number of a channel is.
 
     Saturated events may be more than half of all.
     """
-    return bool(len(above) >= TAGGED * n_events and (above == above[0]).all())
+    above = high[high > 0]
+    return bool(len(above) >= TAGGED * len(high) and (above == above[0]).all())
 
 
 def _bytes(row: np.dtype[np.void], k: int) -> int:
