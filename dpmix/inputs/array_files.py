@@ -26,7 +26,7 @@ from dpmix.system.hdf5_links import lies_elsewhere
 from dpmix.system.run_marker import is_run_file
 
 DETECTORS = ("channel", "channelname", "detector", "pnn", "name")
-"""Columns of AnnData's `var` with the detectors, where the index repeats a name, in lower case, only letters."""
+"""Columns of AnnData's `var` with the detectors where the index repeats a name; letters, in lower case."""
 
 
 def open_npy(path: Path, part: str) -> Source:

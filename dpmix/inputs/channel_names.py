@@ -76,14 +76,15 @@ ADDED = (
     ),
     (
         "map by another program",
-        r"^(X[ _.-])?(t-?SNE|bh[-.]?t?-?SNE|opt-?SNE|vi-?SNE|fit-?SNE|h-?SNE|UMAP|densMAP|PHATE|Tri-?Map|PaCMAP|"
-        r"EmbedSOM|isomap|diff(usion)?[ _.-]?map|force[ _.-]?atlas|FDL|PCA(?=_))"
+        r"^(X[ _.-])?(t-?SNE|bh[-.]?t?-?SNE|opt-?SNE|vi-?SNE|fit-?SNE|h-?SNE|UMAP|densMAP|PHATE|Tri-?Map|"
+        r"PaCMAP|EmbedSOM|isomap|diff(usion)?[ _.-]?map|force[ _.-]?atlas|FDL|PCA(?=_))"
         r"[ _.-]*(dim(ension)?)?[ _.-]*([0-9]{0,2}|[xyz])([ _.-][0-9])?$",
     ),
     (
         "clusters by another program",
-        r"^(flow[ _.-]?SOM|r?phenograph|x[-.]?shift|clusterX|densVM|SPADE|leiden|louvain|k[-.]?means|PARC|DEPECHE|"
-        r"immunoclust|flow[ _.-]?(means|grid)|citrus|seurat|h?dbscan|rclusterpp|cytotree|FLOCK|accense|CellCnn)"
+        r"^(flow[ _.-]?SOM|r?phenograph|x[-.]?shift|clusterX|densVM|SPADE|leiden|louvain|k[-.]?means|PARC|"
+        r"DEPECHE|immunoclust|flow[ _.-]?(means|grid)|citrus|seurat|h?dbscan|rclusterpp|cytotree|FLOCK|"
+        r"accense|CellCnn)"
         r"($|[ _.-]|[0-9]|cluster|clust)|^som$|"
         rf"^(som[ _.-]?)?node({NUMBER}|[0-9]+)?$|"
         rf"(^|[ _.-]|meta|sub|super|som|node|flow)clust(er(s|ing|ings)?)?({NUMBER}|[ _.-]?k?[0-9]+)?$",

@@ -59,7 +59,7 @@ class Gates(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkspaceSample:
-    """A sample of a workspace: its name, its file, the folders of it from the last one on, keywords, element."""
+    """A sample of a workspace: its name, its file, the file's folders from the last one on, and its XML."""
 
     name: str
     file: str
@@ -199,14 +199,15 @@ class _Scales:
     """
 
     def __init__(self, sample: Any, names: dict[str, str]) -> None:
+        from lxml import etree
+
         self.unknown: dict[str, str] = {}
         self.rescaled: set[str] = set()
         matrix = next((one for one in sample.iter() if _kind(one) == "spilloverMatrix"), None)
         self.affixes = ("", "") if matrix is None else (matrix.get("prefix", ""), matrix.get("suffix", ""))
         scales = sample.find("Transformations", names)
         if scales is None:  # as FlowKit needs it
-            scales = type(sample)("Transformations")
-            sample.append(scales)
+            scales = etree.SubElement(sample, "Transformations")
         for scale in list(scales):
             kind, channel = _kind(scale), next(iter(_channels(scale)), "")
             if kind not in SCALES or not channel or not _is_valid(scale):
@@ -231,9 +232,8 @@ def _is_valid(scale: Any) -> bool:
         numbers = [float(value) for value in scale.attrib.values()]
     except ValueError:
         return False
-    return all(map(math.isfinite, numbers)) and not (
-        _kind(scale) == "biex" and float(_get(scale, "width")) > 0
-    )
+    is_wrong = _kind(scale) == "biex" and float(_get(scale, "width")) > 0
+    return all(map(math.isfinite, numbers)) and not is_wrong
 
 
 def _remove_unread(sample: Any, scales: _Scales, channels: set[str]) -> dict[str, str]:
@@ -245,12 +245,8 @@ def _remove_unread(sample: Any, scales: _Scales, channels: set[str]) -> dict[str
         if n_gates > 1:
             unread[path] = f"{n_gates} gates have this name"
     for path, node in nodes.items():
-        if (
-            path not in unread
-            and _kind(node) == "Population"
-            and (why := _why_unread(node, scales, channels))
-        ):
-            unread[path] = why
+        if _kind(node) == "Population" and (why := _why_unread(node, scales, channels)):
+            unread.setdefault(path, why)
     missing: set[str] | None = None
     # Until nothing changes: a Boolean of a Boolean of an unreadable gate cannot be read either.
     while missing != (gone := {path for path in nodes if any(_inside(path, one) for one in unread)}):

@@ -25,18 +25,8 @@ MISSING = ("", "na", "nan", "null", "n/a")  # cells that show nothing
 # Missing values as Excel, R, Windows and people write them, besides those of Arrow.
 NO_VALUES = (
     *("n.a.", "N.A.", "na", "Na", "NAN", "Nan", "None", "none", "-", ".", "missing"),
-    *(
-        "#DIV/0!",
-        "#NUM!",
-        "#VALUE!",
-        "#REF!",
-        "#NAME?",
-        "#NV",
-        "-nan(ind)",
-        "nan(ind)",
-        "1.#QNAN0",
-        "-1.#IND00",
-    ),
+    *("#DIV/0!", "#NUM!", "#VALUE!", "#REF!", "#NAME?", "#NV"),
+    *("-nan(ind)", "nan(ind)", "1.#QNAN0", "-1.#IND00"),
 )
 ROW_NAMES = "row names"
 

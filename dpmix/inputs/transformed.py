@@ -28,10 +28,7 @@ from dpmix.model.mixture import Array, Floats
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
 FAR = 100.0  # the range of an instrument, relative to transformed values, at least
 FEWEST = 20  # events; fewer show nothing
-WILD, FEW_WILD = (
-    1000.0,
-    3,
-)  # times as far as all others, and such values of a channel at most, that say nothing
+WILD, FEW_WILD = 1000.0, 3  # so few values of a channel say nothing, if so many times as far as all others
 TOP = 5000.0  # scales are stored up to 4,095
 LONG, SHARE = (
     15.0,
@@ -126,10 +123,10 @@ def partly_transformed(
     if not found or len(found) == len(chosen):
         return []
     names = ", ".join(name for name, _ in found[:3]) + (", ..." if len(found) > 3 else "")
-    seen = f"no value of {names} is above {max(top for _, top in found):.3g}, and others reach"
+    seen = f"no value of {names} is above {max(top for _, top in found):.3g}, and others reach {highest.max():.3g}"
     return [
-        f"{seen} {highest.max():.3g}: these channels may be transformed already; if so, set data.compensation to "
-        "none and their data.transform to linear"
+        f"{seen}: these channels may be transformed already; if so, set data.compensation to none and their "
+        "data.transform to linear"
     ]
 
 

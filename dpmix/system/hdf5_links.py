@@ -42,9 +42,6 @@ def lies_elsewhere(group: Any, name: str, followed: int = 0) -> bool:
 def _maps_elsewhere(data: h5py.Dataset, followed: int) -> bool:
     """Return True if a virtual data set has values of another file; "." is its own."""
     sources = data.virtual_sources() if data.is_virtual else []
-    return any(
-        one.file_name != "."
-        or followed > MOST_LINKS
-        or lies_elsewhere(data.file, one.dset_name, followed + 1)
-        for one in sources
-    )
+    if followed > MOST_LINKS or any(one.file_name != "." for one in sources):
+        return True
+    return any(lies_elsewhere(data.file, one.dset_name, followed + 1) for one in sources)

@@ -33,10 +33,7 @@ BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
 TAGGED = 0.98  # of the events have the number of their channel in their high bits
 OUTSIDE, INSIDE = 0.5, 0.001  # of integers above their ranges at a false place, and at the right one
-FALSE_TIMES, FALSE_SHARE_ABOVE = (
-    2,
-    0.25,
-)  # values so far above their range, or this many: it is not their range
+FALSE_TIMES, FALSE_ABOVE = 2, 0.25  # values so far above their range, or so many, show that it is false
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
 
 
@@ -192,9 +189,8 @@ def integer_masks(
         channel, above = channels[k], high[high > 0]
         limit = f"$P{k + 1}R ({channel.range:.0f})"
         if not len(above):
-            masks[k] = (
-                2 * (masks[k] or 0) + 1
-            )  # a saturated event that was not read; not flags in higher bits
+            # For a saturated event that was not read, without flags in higher bits.
+            masks[k] = 2 * (masks[k] or 0) + 1
         elif _is_beyond(high) or (channel.range in ranges and channel.log is None and not _is_tag(high)):
             masks[k] = None
             false += [k] if channel.range in ranges and k not in false else []
@@ -213,7 +209,7 @@ def _is_beyond(high: npt.NDArray[np.uint64], far: bool = False) -> bool:
     above = high[high > 0]
     if not len(above) or above.min() > NEAR or _is_tag(high):
         return False
-    return not far or bool(above.max() >= FALSE_TIMES or len(above) > FALSE_SHARE_ABOVE * len(high))
+    return not far or bool(above.max() >= FALSE_TIMES or len(above) > FALSE_ABOVE * len(high))
 
 
 def _is_tag(high: npt.NDArray[np.uint64]) -> bool:

@@ -100,8 +100,8 @@ def find_data_sets(file: BinaryIO, path: Path) -> DataSets:
 def _next_header(file: BinaryIO, path: Path, offset: int, text: Text) -> int:
     """Return where another HEADER follows the segments of a data set, counted from its start; 0 for none.
 
-    Behind other bytes than padding, for example a segment that no keyword states, it must have a TEXT that can
-    be read.
+    Behind other bytes than padding, such as a segment that no keyword states, it must have a TEXT that can be
+    read.
     """
     ends = [text.end, *(last for _, last in text.segments)]
     ends += [whole_number(text.header[at : at + 8], 0) for at in (34, 50)]
