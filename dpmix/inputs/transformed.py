@@ -123,10 +123,10 @@ def partly_transformed(
     if not found or len(found) == len(chosen):
         return []
     names = ", ".join(name for name, _ in found[:3]) + (", ..." if len(found) > 3 else "")
-    seen = f"no value of {names} is above {max(top for _, top in found):.3g}, and others reach {highest.max():.3g}"
+    seen = f"no value of {names} is above {max(top for _, top in found):.3g}"
     return [
-        f"{seen}: these channels may be transformed already; if so, set data.compensation to none and their "
-        "data.transform to linear"
+        f"{seen}, and others reach {highest.max():.3g}: these channels may be transformed already; if so, "
+        "set data.compensation to none and their data.transform to linear"
     ]
 
 
