@@ -507,6 +507,25 @@ def test_values_that_are_transformed_already_stay_as_they_are(tmp_path: Path, no
     assert suggest([open_source(tmp_path / "a.fcs")]).compensation == "none"
 
 
+def test_one_wild_value_hides_no_transform(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).normal([0.4, 2.9, 3.1], 0.3, (900, 3)).astype(np.float32)
+    values[7, 1] = 1e6
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords={"$SPILLOVER": TRANSFORMED})
+    assert open_source(tmp_path / "a.fcs").transformed == "no value is above 3.97"
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_channels_of_two_scales_are_a_warning(tmp_path: Path, found: bool) -> None:
+    """One of two channels is transformed; or has whole numbers, as counts do."""
+    values = np.random.default_rng(9).normal([0.4, 2900, 3000], [0.3, 900, 100], (900, 3)).astype(np.float32)
+    values[:, 0] = values[:, 0] if found else np.rint(4 * values[:, 0])
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords={"$SPILLOVER": TRANSFORMED})
+    warnings = open_source(tmp_path / "a.fcs").warnings
+    assert [text.partition(":")[0] for text in warnings] == (
+        ["no value of A is above 1.27, and others reach 5.63e+03"] if found else []
+    )
+
+
 @pytest.mark.parametrize(
     ("scale", "keywords"),
     [

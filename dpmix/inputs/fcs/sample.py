@@ -131,15 +131,20 @@ def _require_integers_in_range(
 
     if not limits or (here := share(first, row, order)) <= OUTSIDE:
         return
-    found = f"{data.path}: {here:.0%} of the values are above their ranges at byte {first}"
     other: Order = ">" if order == "<" else "<"
-    if share(first, row.newbyteorder(), other) <= INSIDE:
-        raise DataError(f"{found}; in the other byte order none is: $BYTEORD is false; {AGAIN}")
+    options = ["in the other byte order"] if share(first, row.newbyteorder(), other) <= INSIDE else []
     width = min(_bytes(row, k) for k, channel in enumerate(channels) if f"c{k}" in limits)
-    for step in sorted(range(1 - width, width), key=abs):
-        if step and share(first + step, row, order, max(n_events - 1, 1)) <= INSIDE:
-            where = f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
-            raise DataError(f"{found}; {where} none is: this place is false; {AGAIN}")
+    # Of two bytes, one byte away and in the other order look alike.
+    options += [
+        f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
+        for step in sorted(range(1 - width, width), key=abs)
+        if step and share(first + step, row, order, max(n_events - 1, 1)) <= INSIDE
+    ]
+    if options:
+        found = f"{data.path}: {here:.0%} of the values are above their ranges at byte {first}, and none is"
+        raise DataError(
+            f"{found} {' or '.join(options)}: $BYTEORD or the place of the events is false; {AGAIN}"
+        )
 
 
 def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float, float]:
