@@ -6,10 +6,10 @@ several have this name. The gates of a GatingML file apply to every sample. Gate
 left out (`dpmix.inputs.gate_files`).
 
 FlowKit applies the gates: it compensates and transforms as the workspace says. It gets the events that dpmix
-reads, without $PnE, divided by $PnG, and time multiplied by $TIMESTEP: where a file deviates from the standard,
-FlowKit reads other events or refuses it. FlowKit does not read spectral matrices other than by ordinary
-least squares, FlowJo's transforms other than linear, log, biex, logicle and ArcSinh, or gates on derived
-parameters. A whole file is in memory (8 bytes per number, several times).
+reads, without $PnE, divided by $PnG, and time multiplied by $TIMESTEP: where a file deviates from the
+standard, FlowKit reads other events or refuses it. FlowKit does not read spectral matrices other than by
+ordinary least squares, FlowJo's transforms other than linear, log, biex, logicle and ArcSinh, or gates on
+derived parameters. A whole file is in memory (8 bytes per number, several times).
 
 FlowJo's biex is a table of an older logicle scale. Over the range of the table, the logicle scale with t =
 its top, w = log10(-width) / 2, m = positive decades and a = negative decades differs from it by at most 0.005

@@ -29,7 +29,7 @@ def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path)
     if name is None:  # for example $P01N
         raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
     limit = number_of(keywords.get(f"p{n}r", ""))
-    if integer and limit and limit % 1 and THOUSANDS.fullmatch(keywords[f"p{n}r"].strip()):
+    if integer and (limit is None or limit % 1) and THOUSANDS.fullmatch(keywords.get(f"p{n}r", "").strip()):
         limit = float(re.sub("[.,]", "", keywords[f"p{n}r"]))
     if limit is None and integer:
         found = quoted(keywords[f"p{n}r"]) if f"p{n}r" in keywords else "missing"
