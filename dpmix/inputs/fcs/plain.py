@@ -15,6 +15,7 @@ from dpmix.inputs.fcs.text import HEADER_BYTES
 from dpmix.model.mixture import Array
 
 MARK = "\x0c"  # delimiter; `Header` has names and values without control characters
+NO_DYES = ("fsc-", "ssc-", "time")  # starts of the other names, for FlowIO
 KEPT = ("fil", "date", "btim", "etim", "cyt")
 
 
@@ -71,11 +72,16 @@ def _measured(header: Header) -> Array:
 
 
 def _spillover(header: Header, spillover: Spillover) -> str:
-    """Return the value of $SPILLOVER for a matrix, with the names of detectors."""
+    """Return the value of $SPILLOVER for a matrix, of all channels that FlowIO takes for fluorescence.
+
+    FlowKit uses no other matrix. Channels that the matrix does not name receive nothing and give nothing.
+    """
+    names = [one.detector for one in header.channels if one.detector.casefold()[:4] not in NO_DYES]
     found = [numbers_named(name, header.channels) for name in spillover.detectors]
-    names = [
-        header.channels[own[0]].detector if own else name
-        for name, own in zip(spillover.detectors, found, strict=True)
-    ]
-    numbers = [repr(float(value)) for value in spillover.matrix.ravel()]
-    return ",".join([f"{len(names)}", *names, *numbers])
+    own = [header.channels[numbers[0]].detector for numbers in found if numbers]
+    if len(own) < len(found) or not {*own} <= {*names}:
+        return ""  # a name is no channel: the matrix cannot be applied
+    places = [names.index(name) for name in own]
+    matrix = np.eye(len(names))
+    matrix[np.ix_(places, places)] = spillover.matrix
+    return ",".join([f"{len(names)}", *names, *(repr(float(value)) for value in matrix.ravel())])
