@@ -22,7 +22,7 @@ SEPARATOR = re.compile(r'"?sep=(?P<mark>[,;\t| ])"?\s*', re.IGNORECASE)
 WITH_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?")
 LEAST_NUMBERS = 0.5  # of the cells, where another delimiter than the most frequent one is right
 MISSING = ("", "na", "nan", "null", "n/a")  # cells that show nothing
-# Missing values as Excel, R, Windows and people write them, besides those of Arrow.
+# Missing values as Excel, R, Windows and people write them. Arrow knows others.
 NO_VALUES = (
     *("n.a.", "N.A.", "na", "Na", "NAN", "Nan", "None", "none", "-", ".", "missing"),
     *("#DIV/0!", "#NUM!", "#VALUE!", "#REF!", "#NAME?", "#NV"),

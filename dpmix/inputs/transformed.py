@@ -28,7 +28,7 @@ from dpmix.model.mixture import Array, Floats
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
 FAR = 100.0  # the range of an instrument, relative to transformed values, at least
 FEWEST = 20  # events; fewer show nothing
-WILD, FEW_WILD = 1000.0, 3  # so few values of a channel say nothing, if so many times as far as all others
+WILD, FEW_WILD = 1000.0, 3  # a few values of a channel, this many times as far as all others, say nothing
 TOP = 5000.0  # scales are stored up to 4,095
 LONG, SHARE = (
     15.0,

@@ -351,6 +351,22 @@ def test_a_name_that_nothing_tells_apart_is_refused(plates: tuple[Path, list[Pat
         gates.members(open_source(plates[1][1]))
 
 
+def test_gatingml_with_the_matrix_of_a_file_that_names_some_channels(tmp_path: Path) -> None:
+    """FlowKit alone refuses a matrix that lacks a channel of fluorescence."""
+    true = np.random.default_rng(4).gamma(2.0, 500.0, (400, 3)).astype(np.float32)
+    stored = true.copy()
+    stored[:, :2] = true[:, :2] @ MATRIX
+    write_fcs(tmp_path / "a.fcs", stored, ["A", "B", "C"], keywords={"$SPILLOVER": "2,A,B,1,0.2,0.1,1"})
+    strategy = flowkit.GatingStrategy()
+    strategy.add_gate(
+        flowkit.gates.RectangleGate("high", [flowkit.Dimension("B", "FCS", None, 1_000, None)]), ("root",)
+    )
+    with (tmp_path / "gates.xml").open("wb") as file:
+        flowkit.export_gatingml(strategy, file)
+    found = ManualGates(tmp_path / "gates.xml", "--compare").members(open_source(tmp_path / "a.fcs"))
+    assert (found["high"] != (true[:, 1] >= 1_000)).sum() <= 1
+
+
 def test_gatingml_without_a_gate_that_is_not_of_the_standard(
     cells: tuple[Path, Array], tmp_path: Path
 ) -> None:

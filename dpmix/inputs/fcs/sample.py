@@ -33,7 +33,7 @@ BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
 TAGGED = 0.98  # of the events have the number of their channel in their high bits
 OUTSIDE, INSIDE = 0.5, 0.001  # of integers above their ranges at a false place, and at the right one
-FALSE_TIMES, FALSE_ABOVE = 2, 0.25  # values so far above their range, or so many, show that it is false
+FALSE_TIMES, FALSE_ABOVE = 2, 0.25  # values so far above their range, or this share, show that it is false
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
 
 
@@ -209,7 +209,7 @@ def integer_masks(
 def _is_beyond(high: npt.NDArray[np.uint64], far: bool = False) -> bool:
     """Return True if values continue beyond the range, by their high bits.
 
-    `far` asks for more: so far above it, or so many, that it is not their range.
+    `far` asks for more: so far above it, or such a share, that it is not their range.
     """
     above = high[high > 0]
     if not len(above) or above.min() > NEAR or _is_tag(high):
