@@ -100,7 +100,8 @@ def samples_of(root: Any) -> list[WorkspaceSample]:
     for element in root.findall("SampleList/Sample", root.nsmap):
         node, data = element.find("SampleNode", root.nsmap), element.find("DataSet", root.nsmap)
         uri = "" if data is None else data.get("uri", "")
-        *parts, file = Path(unquote(urlparse(uri.replace("\\", "/")).path)).parts or ("",)
+        place = unquote(urlparse(uri.replace("\\", "/")).path, errors="surrogateescape")
+        *parts, file = Path(place).parts or ("",)
         keywords = {
             one.get("name", ""): one.get("value", "").strip()
             for one in element.findall("Keywords/Keyword", root.nsmap)
