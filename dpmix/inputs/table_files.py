@@ -239,7 +239,9 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
     """Return an Arrow column of numbers; decimals, which NumPy does not have, as float64."""
     import pyarrow
 
-    return (column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column).to_numpy()
+    own = column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
+    numbers: npt.NDArray[Any] = own.to_numpy()
+    return numbers
 
 
 def _is_number(arrow_type: Any) -> bool:

@@ -133,4 +133,5 @@ def partly_transformed(
 def _usual_highest(values: Array | Floats) -> Array:
     """Return the highest of values [M, D] without a few wild ones, float64 [D]."""
     top = np.sort(values, axis=0)[-1 - FEW_WILD :].astype(np.float64)
-    return np.where(top[-1] > WILD * top[0], top[0], top[-1])
+    usual: Array = np.where(top[-1] > WILD * top[0], top[0], top[-1])
+    return usual
