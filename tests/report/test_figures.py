@@ -34,6 +34,8 @@ from dpmix.report import (
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console
 
+pytestmark = pytest.mark.usefixtures("real_figures")
+
 NAMES = {
     f"{name}{suffix}"
     for name in ("heatmap", "pairs", "proportions", "tree", "traces")
