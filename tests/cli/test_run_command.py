@@ -46,7 +46,7 @@ def small_maps() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sample") / "sample.fcs"
-    dpmix("simulate", path, "--events", "1000")
+    dpmix("simulate", path, "--events", "2000")
     return path
 
 
@@ -68,7 +68,7 @@ def test_from_a_file_to_a_report(folder: Path, whole: tuple[Path, list[str]]) ->
     shutil.copytree(whole[0] / "dpmix-run", "dpmix-run")
     said = whole[1]
     assert "by time" in said[0]  # of drift
-    assert said[1].startswith("1,000 events, ")
+    assert said[1].startswith("2,000 events, ")
     assert said[-1] == f"open {Path('dpmix-run', 'gated', 'report.html')} in a browser"
     assert len(said) <= 12
     made = Path("dpmix-run")
@@ -104,7 +104,7 @@ def test_options_of_a_first_user_and_bayesian_em(folder: Path) -> None:
     assert all(name == "CD3" or name.startswith("CD1") for name in run.channels)
     assert {one.method for one in run.parsed_config().data.transform.values()} == {"arcsinh"}
     with open("em/gated/populations.csv", newline="") as file:
-        assert sum(int(row["events"]) for row in csv.DictReader(file)) == 1000
+        assert sum(int(row["events"]) for row in csv.DictReader(file)) == 2000
 
 
 def test_a_stopped_run_continues_to_the_same_draws(

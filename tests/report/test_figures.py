@@ -406,15 +406,10 @@ def drawn(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+NASTY = ("$x$", "$\\frac$", "<b>CD3</b> & _long_" + "x" * 60)
 CASES = {
-    "usual": partial(make_gating),
-    "names": partial(
-        make_gating,
-        3,
-        3,
-        channels=("$x$", "$\\frac$", "<b>CD3</b> & _long_" + "x" * 60),
-        samples=("$y$.fcs",),
-    ),
+    "usual": make_gating,
+    "names": partial(make_gating, 3, 3, channels=NASTY, samples=("$y$.fcs",)),
     "one channel": partial(make_gating, 3, 1),
     "one population": partial(make_gating, 1, 2, parts=1),
     "three samples": partial(make_gating, 4, 3, samples=("a", "b", "c")),
