@@ -24,7 +24,7 @@ import numpy as np
 from record import arguments, read_results, said, write_results
 
 from dpmix.engines.cuda.devices import describe, devices
-from dpmix.explore.covariance import SHAPES, Covariance, first_covariance
+from dpmix.explore.covariance import SHAPES, JudgementCovariance, first_covariance
 from dpmix.explore.learn import LIMIT, learn
 from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.explore.screen import SIZE
@@ -51,7 +51,7 @@ def exact(judged: Judged, events: Floats) -> tuple[Array, Array]:
 
 def in_screens(
     events: Floats,
-    covariance: Covariance,
+    covariance: JudgementCovariance,
     points: Array,
     values: Array,
     device: CudaGaussianProcess | None = None,
@@ -92,7 +92,7 @@ def judged_rows(wanted: Array, n: int) -> Ints:
     return random.permutation(np.concatenate([some, others]))
 
 
-def covariances(events: Floats, points: Array, values: Array) -> Iterator[tuple[str, Covariance]]:
+def covariances(events: Floats, points: Array, values: Array) -> Iterator[tuple[str, JudgementCovariance]]:
     """Yield the name and the covariance of each case."""
     firsts = [first_covariance(events, SEED, shape) for shape in SHAPES]
     for first in firsts:
@@ -105,7 +105,9 @@ def covariances(events: Floats, points: Array, values: Array) -> Iterator[tuple[
         yield f"corner, {first.shape}", replace(corner, noise=first.noise / factor)
 
 
-def measure(events: Floats, points: Array, values: Array, covariance: Covariance) -> dict[str, object]:
+def measure(
+    events: Floats, points: Array, values: Array, covariance: JudgementCovariance
+) -> dict[str, object]:
     """Return quantiles of the errors, and the number of events that have other bits by the CUDA kernel."""
     from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 

@@ -21,7 +21,7 @@ import numpy as np
 from record import arguments, read_results, said, write_results
 from scipy.spatial.distance import cdist
 
-from dpmix.explore.covariance import Covariance
+from dpmix.explore.covariance import JudgementCovariance
 from dpmix.explore.explorer import one_blas_thread
 from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.explore.screen import SIZE, next_screen
@@ -63,7 +63,7 @@ def measure(n_events: int, n: int) -> dict[str, list[float]]:
     random = np.random.default_rng(n)
     events = random.standard_normal((n_events, DIM), dtype=np.float32)
     points, values = events[:n].astype(np.float64), (random.random(n) < 0.2).astype(float)
-    covariance = Covariance("gaussian", np.full(DIM, 4.0))
+    covariance = JudgementCovariance("gaussian", np.full(DIM, 4.0))
     closed = np.arange(n_events) < n
     posterior = EventPosterior(events, covariance)
 

@@ -35,7 +35,7 @@ from . import (
 )
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Commands that show each error outside the program as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -105,7 +105,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
     )
 
 
-@click.group("dpmix", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("dpmix", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dpmix-cytometry")
 def main() -> None:
     """Fit Bayesian Gaussian mixture models to large flow and mass cytometry data.

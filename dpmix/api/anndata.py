@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from dpmix.api.events import Folder, events_file, require_unmasked, write_events
-from dpmix.api.parameters import Parameters, make_config
+from dpmix.api.events import RunFolder, events_file, require_unmasked, write_events
+from dpmix.api.parameters import EstimatorParameters, make_config
 from dpmix.api.sampling import sample, shown
 from dpmix.commands.gate import predict
 from dpmix.inputs.array_files import variable_names
@@ -50,7 +50,7 @@ def gate_anndata(
     resume: bool = False,
     copy: bool = False,
     progress: bool | None = None,
-    **parameters: Unpack[Parameters],
+    **parameters: Unpack[EstimatorParameters],
 ) -> AnnData | None:
     """Find the cell populations in an AnnData object.
 
@@ -128,7 +128,7 @@ def gate_anndata(
     ConfigError, DataError, EngineError, OutputError
         As in `dpmix.run_mcmc`.
     """
-    if unknown := sorted({*parameters} - {*Parameters.__annotations__}):
+    if unknown := sorted({*parameters} - {*EstimatorParameters.__annotations__}):
         raise TypeError(f"gate_anndata() has no parameter {', '.join(unknown)}")
     require_cut(n_draws, level, n_populations)
     about = "dpmix" if key_added == "population" else key_added
@@ -137,7 +137,7 @@ def gate_anndata(
     values, channels = _events(adata, layer, use_rep)
     known = _known_types(types, channels)
     codes, samples = _samples(adata, sample_key)
-    home = Folder(folder)
+    home = RunFolder(folder)
     output = home.path / "gated"
     stems = _stems(samples)
     if not resume:

@@ -17,7 +17,7 @@ except ImportError as _error:
         f"dpmix.DPMixture needs scikit-learn ({_error}): pip install 'dpmix-cytometry[sklearn]'"
     ) from None
 
-from dpmix.api.events import Folder, events_file, require_unmasked, standardised, write_events
+from dpmix.api.events import RunFolder, events_file, require_unmasked, standardised, write_events
 from dpmix.api.parameters import make_config
 from dpmix.api.predictions import draw_events, predicted
 from dpmix.api.sampling import sample
@@ -191,7 +191,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         require_cut(self.n_draws, self.level, self.n_populations)
         values, names = self._table(X, reset=True)
         resume = bool(self.warm_start and hasattr(self, "run_"))
-        home = self._home if resume else Folder(self.folder)
+        home = self._home if resume else RunFolder(self.folder)
         path = home.path / RUN_FILE
         own = hasattr(self, "run_") and self.run_.path == path
         written = (RUN_FILE, CONFIG_FILE, events_file(names))
@@ -288,7 +288,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         names = getattr(self, "feature_names_in_", None)
         return values, None if names is None else [*map(str, names)]
 
-    def _keep(self, home: Folder, config: Config, run: Run) -> None:
+    def _keep(self, home: RunFolder, config: Config, run: Run) -> None:
         self.run_, self.config_ = run, config
         self._home = home
         self._found: dict[tuple[int, float | None, int | None], Populations] = {}
@@ -332,7 +332,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "run_" in state:
-            home = Folder()
+            home = RunFolder()
             path = home.path / RUN_FILE
             path.write_bytes(state["run_"])
             self._keep(home, self.config_, open_run(path))

@@ -18,7 +18,7 @@ from dpmix.model.mixture import Floats
 from dpmix.system.files import writing
 
 
-class Folder:
+class RunFolder:
     """A folder for the files of runs: a given one, or a temporary one that is removed with this object.
 
     Parameters

@@ -37,7 +37,7 @@ CONFIG_KEYS = {
 NULLABLE = ("coarseness", "until")  # None is null in the config, not its default
 
 
-class Parameters(TypedDict, total=False):
+class EstimatorParameters(TypedDict, total=False):
     """Parameters with the meanings and defaults of `dpmix.DPMixture`."""
 
     method: Literal["mcmc", "bem"]

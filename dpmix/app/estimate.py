@@ -66,7 +66,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """A part of a run: the events of a sweep, and the least and the most sweeps (steps of Bayesian EM)."""
 
     events: int
@@ -147,17 +147,17 @@ def seconds_per_sweep(timed: list[Timed], n_events: int) -> float:
     return last.sweep + slope * (n_events - last.events)
 
 
-def parts(n_events: int, quick: bool) -> list[Part]:
+def parts(n_events: int, quick: bool) -> list[RunPart]:
     """Return the parts of a run with the defaults."""
     if not quick:
         mcmc = McmcConfig()
-        return [Part(n_events, FIRST_END_OF_BURN_IN + FIRST_CHECK * mcmc.thin, mcmc.sweeps)]
+        return [RunPart(n_events, FIRST_END_OF_BURN_IN + FIRST_CHECK * mcmc.thin, mcmc.sweeps)]
     settings = BemConfig()
     short, first = settings.first_events(ModelConfig().components, n_events), settings.first_steps
     of_starts, of_best = settings.starts * first, settings.max_steps - first
     if short == n_events:
-        return [Part(n_events, 1, of_starts + of_best)]
-    return [Part(short, 1, of_starts), Part(n_events, 1, of_best)]
+        return [RunPart(n_events, 1, of_starts + of_best)]
+    return [RunPart(short, 1, of_starts), RunPart(n_events, 1, of_best)]
 
 
 def _values(choice: Choice, data: Mapping[str, Any] | None, matrix: Matrix | None) -> Floats:

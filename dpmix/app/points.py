@@ -25,7 +25,7 @@ DECIDED = 0.51  # a mode with a larger share has an event's most probable popula
 
 
 @dataclass(frozen=True)
-class Points:
+class PlottedEvents:
     """Events and what their populations follow from after any decision.
 
     Attributes
@@ -52,7 +52,7 @@ def number(live: Live) -> int:
     return min(len(live.task.events.values), EVENTS)
 
 
-def open_points(live: Live) -> Points:
+def open_points(live: Live) -> PlottedEvents:
     """Compute memberships block by block; for a million events this takes seconds."""
     events = live.task.events.values
     rows = evenly_spaced(len(events), EVENTS)
@@ -67,10 +67,10 @@ def open_points(live: Live) -> Points:
         is_open = own.max(axis=1) <= DECIDED
         undecided.append(start + np.flatnonzero(is_open))
         shares.append(own[is_open])
-    return Points(rows, modes, np.concatenate(undecided), np.concatenate(shares))
+    return PlottedEvents(rows, modes, np.concatenate(undecided), np.concatenate(shares))
 
 
-def packed_values(live: Live, points: Points, channels: Sequence[int]) -> bytes:
+def packed_values(live: Live, points: PlottedEvents, channels: Sequence[int]) -> bytes:
     """Return some channels of the events one after another, transformed scale, float32 [C, M], little endian.
 
     Raises
@@ -89,7 +89,7 @@ def packed_values(live: Live, points: Points, channels: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def packed_populations(points: Points, chosen: Decided) -> bytes:
+def packed_populations(points: PlottedEvents, chosen: Decided) -> bytes:
     """Return the most probable population of each event [M]: uint8 for up to 256 populations, else uint16."""
     kind = "u1" if len(chosen.names) <= 256 else "<u2"
     population = chosen.modes.astype(kind)[points.modes]

@@ -22,7 +22,7 @@ from dpmix.app.folder import Folder, mark
 from dpmix.app.gates import Gated
 from dpmix.app.judging import Judging, Word
 from dpmix.app.live import Live
-from dpmix.app.points import Points
+from dpmix.app.points import PlottedEvents
 from dpmix.commands.gate import WORKSPACE_FORMAT
 from dpmix.errors import ConfigError
 from dpmix.explore.exploration import HeldDevices
@@ -58,7 +58,7 @@ class Workspace(Folder):
         self._judging: tuple[Live, Judging] | None = None
         self._held: tuple[Live, HeldDevices] | None = None
         self.jobs.on_start = self.release_devices
-        self._points: tuple[Live, Points] | None = None
+        self._points: tuple[Live, PlottedEvents] | None = None
         self._gated: tuple[Any, Gated] | None = None
         self._types_lock = RLock()  # taken before the first one
         self._drawn: tuple[Live, Drawn] | None = None
@@ -296,7 +296,7 @@ class Workspace(Folder):
             self._gated = key, gates.gated(self._live(run), path)
         return self._gated[1]
 
-    def _opened_points(self, run: str) -> tuple[Live, Points]:
+    def _opened_points(self, run: str) -> tuple[Live, PlottedEvents]:
         """Return an open run and the events that are drawn as points; discard the points of another run."""
         with self._points_lock:
             one = self._live(run)

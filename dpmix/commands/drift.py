@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Study:
+class DriftStudy:
     """The recordings of a study, and the files that were not judged.
 
     Attributes
@@ -68,7 +68,7 @@ def drift(
     precision: Precision = "double",
     threads: int | None = None,
     overwrite: bool = False,
-) -> Study:
+) -> DriftStudy:
     """Study recordings, and write the results to a folder.
 
     Parameters
@@ -135,7 +135,7 @@ def drift(
     for _, path, image in found:
         with writing(path), replacing(path) as temporary:
             temporary.write_bytes(image)
-    result = Study(tuple(one for one, _, _ in found), tuple(problems), tuple(untimed))
+    result = DriftStudy(tuple(one for one, _, _ in found), tuple(problems), tuple(untimed))
     write_text(folder / TABLE, csv_text(_rows(result)))
     lines = [f"{one.name}: {one.sentence}" for one in result.recordings]
     images = [image for _, _, image in found]
@@ -167,7 +167,7 @@ def _device(backend: Backend, precision: Precision) -> Iterator[CudaDrift | None
         device.close()
 
 
-def _rows(found: Study) -> Iterator[Sequence[object]]:
+def _rows(found: DriftStudy) -> Iterator[Sequence[object]]:
     """Yield the rows of drift.csv."""
     yield COLUMNS
     for recording in found.recordings:

@@ -55,7 +55,7 @@ CONDITION = re.compile(r"(?P<channel>.+?)\s*(?P<sign>[<>])\s*(?P<value>[^<>\s]+)
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplorationStep:
     """A step of an exploration.
 
     Attributes
@@ -90,7 +90,7 @@ def explore(
     n_populations: int | None = None,
     decisions: str | Path | None = None,
     engine: Sequence[str] = (),
-) -> Step:
+) -> ExplorationStep:
     """Write the next screen and the numbers to stop by.
 
     Parameters
@@ -129,7 +129,7 @@ def explore(
     populations = task.find_populations(n_draws, level, n_populations, by_hand)
     found = explorer.found()
     noise = float(np.sqrt(explorer.posterior.judged.covariance.noise))
-    step = Step(path, judgements, found, noise, len(task.events.values))
+    step = ExplorationStep(path, judgements, found, noise, len(task.events.values))
     progress = _progress(folder / PROGRESS, step)
     number = judgements.last_screen + 1
     write_text(path, csv_text(_screen_rows(task, populations, explorer, rows, checks, number)))
@@ -235,7 +235,7 @@ def _phenotypes(task: Task, populations: Populations, sample: Array, of_sample: 
     return names_of_events(shown, of_sample, ends, task.events.channels, populations.n_populations)
 
 
-def _progress(path: Path, step: Step) -> str:
+def _progress(path: Path, step: ExplorationStep) -> str:
     """Return progress.csv with a further row."""
     try:
         before = path.read_text(encoding="utf-8") if path.exists() else csv_text([COLUMNS])
@@ -256,7 +256,7 @@ def _progress(path: Path, step: Step) -> str:
     return before + csv_text([row])
 
 
-def summary(step: Step) -> list[str]:
+def summary(step: ExplorationStep) -> list[str]:
     """Return the numbers to stop by, and what to do next, in lines."""
     words = ", ".join(VALUES)
     return [

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from dpmix.explore.covariance import Covariance
+from dpmix.explore.covariance import JudgementCovariance
 from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.model.mixture import Array, Floats, Ints
 
@@ -201,7 +201,9 @@ def draw_signals(judged: Judged, events: Array, n_draws: int, random: np.random.
     return drawn
 
 
-def _features(covariance: Covariance, n_channels: int, random: np.random.Generator) -> tuple[Array, Array]:
+def _features(
+    covariance: JudgementCovariance, n_channels: int, random: np.random.Generator
+) -> tuple[Array, Array]:
     """Return frequencies, float64 [D, FEATURES], from the covariance's spectrum, and phases [FEATURES]."""
     shape = (n_channels, FEATURES)
     laplacian = covariance.shape == "laplacian"

@@ -30,7 +30,7 @@ populations, and events of one population are several times closer."""
 
 
 @dataclass(frozen=True)
-class Covariance:
+class JudgementCovariance:
     """A covariance of the signal f at events x, and of a judgement f(x) + noise.
 
     cov(f(x), f(x')) = variance * exp(-sum_c |d_c|) (laplacian) or variance * exp(-sum_c d_c^2 / 2) (gaussian)
@@ -68,13 +68,13 @@ class Covariance:
         logs: Array = np.log(np.concatenate([[self.variance, self.noise], self.ranges]))
         return logs
 
-    def moved(self, logs: Array) -> Covariance:
+    def moved(self, logs: Array) -> JudgementCovariance:
         """Return the covariance with other parameters, given by their logarithms."""
         variance, noise, *ranges = np.exp(logs).tolist()
         return replace(self, variance=variance, noise=noise, ranges=np.array(ranges))
 
 
-def first_covariance(events: Floats, seed: int, shape: Shape = "gaussian") -> Covariance:
+def first_covariance(events: Floats, seed: int, shape: Shape = "gaussian") -> JudgementCovariance:
     """Return the covariance before any judgement, with one range for all channels, from distances of events.
 
     Parameters
@@ -91,4 +91,4 @@ def first_covariance(events: Floats, seed: int, shape: Shape = "gaussian") -> Co
         length = float(np.median(pdist(sample, "cityblock"))) / DECAY
     else:
         length = float(np.sqrt(np.median(pdist(sample, "sqeuclidean")) / (2.0 * DECAY)))
-    return Covariance(shape, np.full(events.shape[1], max(length, 1e-3)))
+    return JudgementCovariance(shape, np.full(events.shape[1], max(length, 1e-3)))

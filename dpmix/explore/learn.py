@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky
 from scipy.optimize import minimize
 
-from dpmix.explore.covariance import NOISE, VARIANCE, Covariance
+from dpmix.explore.covariance import NOISE, VARIANCE, JudgementCovariance
 from dpmix.model.mixture import Array
 
 PRIOR_SDS = (1.0, 1.0, 1.0)
@@ -34,7 +34,7 @@ def can_learn(values: Array) -> bool:
     return len(values) >= LEAST and bool(np.ptp(values) > 0.0)
 
 
-def learn(firsts: Sequence[Covariance], points: Array, values: Array) -> Covariance:
+def learn(firsts: Sequence[JudgementCovariance], points: Array, values: Array) -> JudgementCovariance:
     """Return the covariance with the highest posterior density among several shapes.
 
     Parameters
@@ -52,13 +52,13 @@ def learn(firsts: Sequence[Covariance], points: Array, values: Array) -> Covaria
 
 
 def log_posterior(
-    covariance: Covariance, first: Covariance, points: Array, values: Array
+    covariance: JudgementCovariance, first: JudgementCovariance, points: Array, values: Array
 ) -> tuple[float, Array]:
     """Return log marginal likelihood plus log prior, nats, without a constant, and its gradient.
 
     Parameters
     ----------
-    covariance, first : Covariance
+    covariance, first : JudgementCovariance
         Where, and the centre of the prior.
     points, values : float64 [n, D], [n]
 
@@ -91,7 +91,7 @@ def log_posterior(
     return float(value), 0.5 * gradient - (logs - centres) / sds**2
 
 
-def _by_ranges(by_signal: Array, covariance: Covariance, points: Array) -> Array:
+def _by_ranges(by_signal: Array, covariance: JudgementCovariance, points: Array) -> Array:
     """Return twice the derivatives of the log likelihood with respect to the logarithms of the ranges."""
     scaled = points / covariance.ranges
     if covariance.shape == "laplacian":
@@ -101,7 +101,7 @@ def _by_ranges(by_signal: Array, covariance: Covariance, points: Array) -> Array
     return derivatives
 
 
-def _fit(first: Covariance, points: Array, values: Array) -> tuple[Covariance, float]:
+def _fit(first: JudgementCovariance, points: Array, values: Array) -> tuple[JudgementCovariance, float]:
     start = first.logs()
 
     def cost(logs: Array) -> tuple[float, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg.lapack import dtrtri
 
 from dpmix.engines.cpu import instruction_sets
-from dpmix.explore.covariance import Covariance
+from dpmix.explore.covariance import JudgementCovariance
 from dpmix.kernels import _cpu
 from dpmix.model.mixture import Array, Floats
 from dpmix.system.cores import usable_cores
@@ -31,7 +31,7 @@ class Judged:
 
     Parameters
     ----------
-    covariance : Covariance
+    covariance : JudgementCovariance
     points : float64 [n, D]
         Judged events, standardised scale.
     values : float64 [n]
@@ -50,7 +50,7 @@ class Judged:
         The covariance of the judgements is not positive definite to float64.
     """
 
-    def __init__(self, covariance: Covariance, points: Array, values: Array) -> None:
+    def __init__(self, covariance: JudgementCovariance, points: Array, values: Array) -> None:
         self.covariance, self.points, self.values = covariance, points[:0], values[:0]
         self.inverse: Array = np.empty((0, 0))
         self.targets: Array = np.empty(0)
@@ -98,7 +98,7 @@ class EventPosterior:
     ----------
     events : float32 [N, D], C-contiguous
         Standardised scale.
-    covariance : Covariance
+    covariance : JudgementCovariance
     threads : int, optional
         Default: the number of cores that the process may use. Results are bit-identical for any number.
     isa : str, optional
@@ -114,7 +114,7 @@ class EventPosterior:
     def __init__(
         self,
         events: Floats,
-        covariance: Covariance,
+        covariance: JudgementCovariance,
         threads: int | None = None,
         isa: str | None = None,
     ) -> None:

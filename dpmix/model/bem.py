@@ -38,7 +38,7 @@ from dpmix.model.stick_breaking import modal_sticks
 Update = Literal["mean", "mode"]
 
 
-class Info(NamedTuple):
+class StepInfo(NamedTuple):
     """Counts of components, which a step returns with the new state.
 
     Attributes
@@ -63,7 +63,7 @@ def step(
     *,
     zeta: float = 1.0,
     resolution: Array | None = None,
-) -> tuple[State, Info]:
+) -> tuple[State, StepInfo]:
     """Make one step of Bayesian EM. Components may become empty; this is how the method reduces K.
 
     mean: the hyperparameters that are learned make an EM step of their own, which increases log p(m, gamma,
@@ -114,7 +114,7 @@ def step(
     alpha = modal_alpha(sticks.log1m_sticks, prior, state.alpha) if "alpha" in prior.learned else state.alpha
     following = State(state.iteration + 1, alpha, *sticks, *parameters, hyper, own)
     emptied = np.isneginf(following.log_weights) & ~np.isneginf(state.log_weights)
-    return following, Info(empty=int((stats.counts == 0).sum()), emptied=int(emptied.sum()))
+    return following, StepInfo(empty=int((stats.counts == 0).sum()), emptied=int(emptied.sum()))
 
 
 def _move_hyperparameters(state: State, stats: Stats, prior: Prior, update: Update) -> Hyperparameters:

@@ -29,7 +29,7 @@ MANY_NORMALS = 100_000
 """To start a thread takes as long as some 40,000 normal variates: a thread of their own pays from here on."""
 
 
-class Info(NamedTuple):
+class SweepInfo(NamedTuple):
     """Order of the components and counts of moves, which a sweep returns with the new state.
 
     Proposed moves include those that are rejected without a pass over the events.
@@ -71,7 +71,7 @@ def sweep(
     zeta: float = 1.0,
     resolution: Array | None = None,
     threads: int = 1,
-) -> tuple[State, Info]:
+) -> tuple[State, SweepInfo]:
     """Make one Gibbs sweep, except for the labels (step 1), given the statistics of the labelled events.
 
     Parameters
@@ -125,7 +125,7 @@ def sweep(
     following = State(stream.iteration, alpha, *sticks, *parameters, hyper)
     if tables is not None:
         following = _with_cohort(following, state, stats, tables, order, prior, stream)
-    return following, Info(order, *moves, *swaps)
+    return following, SweepInfo(order, *moves, *swaps)
 
 
 def _draw_tables(state: State, stats: Stats, stream: Stream) -> cohort.TableCounts | None:

@@ -31,7 +31,7 @@ SHIFT = "difference of medians, transformed scale"
 
 
 @dataclass(frozen=True)
-class Panel:
+class EffectPanel:
     """Effects of one contrast on one measure, ready to draw.
 
     Attributes
@@ -67,12 +67,12 @@ def _mark(study: Study, effects: Effects, q: int) -> str:
     return number if channel < 0 else f"{study.draws.channels[channel]} in {number}"
 
 
-def panels(study: Study, share: float) -> list[Panel]:
+def panels(study: Study, share: float) -> list[EffectPanel]:
     """Return a panel for each contrast and measure; `share` is the accepted share of false discoveries."""
     return [_panel(study, one, share) for one in study.effects]
 
 
-def _panel(study: Study, one: Effects, share: float) -> Panel:
+def _panel(study: Study, one: Effects, share: float) -> EffectPanel:
     middle, low, high = one.intervals
     first = one.order(share)[:MOST_ROWS]
     found, rates = one.found(share), np.maximum(one.rates, LEAST_RATE)
@@ -84,7 +84,7 @@ def _panel(study: Study, one: Effects, share: float) -> Panel:
     written = dict(zip(first.tolist(), placed, strict=True))
     order = np.sort(first)
     note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
-    return Panel(
+    return EffectPanel(
         title=f"{one.measure.capitalize()}: {one.contrast}{note}",
         axis=AXES.get(one.measure, SHIFT),
         is_ratio=one.is_ratio,
@@ -99,7 +99,7 @@ def _panel(study: Study, one: Effects, share: float) -> Panel:
     )
 
 
-def forest(drawn: list[Panel]) -> Figure:
+def forest(drawn: list[EffectPanel]) -> Figure:
     """Draw each effect with its 90% interval; those found are coloured."""
     heights = [0.19 * len(panel.names) + 0.8 for panel in drawn]
     figure = new_figure(7.5, sum(heights))
@@ -123,7 +123,7 @@ def forest(drawn: list[Panel]) -> Figure:
     return figure
 
 
-def volcano(drawn: list[Panel]) -> Figure:
+def volcano(drawn: list[EffectPanel]) -> Figure:
     """Draw the false discovery rate of each effect against its size."""
     columns = min(2, len(drawn))
     figure = new_figure(3.7 * columns, 3.3 * -(-len(drawn) // columns))

@@ -10,7 +10,7 @@ from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.study import Study
 from dpmix.populations.result import with_type
 from dpmix.report import templates
-from dpmix.report.association_figures import MARGINS, SHIFT, Differences, Panel, differences_of, panels
+from dpmix.report.association_figures import MARGINS, SHIFT, Differences, EffectPanel, differences_of, panels
 from dpmix.report.association_samples import (
     MAP_MARGIN,
     MOST_STRIPS,
@@ -226,7 +226,7 @@ def _texts(marks: list[str], sides: list[str]) -> dict[str, Any]:
     return {"mark": marks, "side": sides, "offset": [7 if side == "left" else -7 for side in sides]}
 
 
-def _source(panel: Panel) -> dict[str, Any]:
+def _source(panel: EffectPanel) -> dict[str, Any]:
     """Return the columns of a panel for Bokeh."""
     colours = [colour(1) if found else GREY for found in panel.found]
     return {
@@ -241,7 +241,7 @@ def _source(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _forest(panel: Panel) -> Model:
+def _forest(panel: EffectPanel) -> Model:
     from bokeh.models import ColumnDataSource, Range1d
     from bokeh.models.annotations import Span
 
@@ -264,7 +264,7 @@ def _forest(panel: Panel) -> Model:
     return plot
 
 
-def _volcano(panel: Panel) -> Model:
+def _volcano(panel: EffectPanel) -> Model:
     from bokeh.models import ColumnDataSource, Range1d
 
     plot = new_plot(

@@ -35,7 +35,7 @@ from dpmix.populations.explored import next_number
 from dpmix.populations.gates.ellipses import as_polygon
 from dpmix.populations.gates.nested import Node
 from dpmix.populations.result import Gating
-from dpmix.report.flowjo_sample import Sample, Step, add_graph
+from dpmix.report.flowjo_sample import GateStep, Sample, add_graph
 from dpmix.report.gatingml import Space, write_xml
 from dpmix.report.labels import label
 from dpmix.system.files import csv_text, write_text
@@ -134,9 +134,9 @@ def _clean(name: str) -> str:
     return re.sub(r"[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", name).replace("/", "_").strip()
 
 
-def steps_of(groups: Sequence[Group]) -> list[Step]:
+def steps_of(groups: Sequence[Group]) -> list[GateStep]:
     """Return the gates of all groups, each after the one around it."""
-    steps: list[Step] = []
+    steps: list[GateStep] = []
     last: list[int] = []  # of each group: the gate that its events have passed
     for group in groups:
         strategy, n_own = group.node.strategy, group.node.n_own
@@ -150,7 +150,7 @@ def steps_of(groups: Sequence[Group]) -> list[Step]:
             whole = f"populations {group.numbers}" if group.kind == "branch" else ""
             shortfall = strategy.shortfall if k == n_own - 1 else ""
             gate = as_polygon(strategy.gates[place])
-            steps.append(Step(name, gate, inner, "; ".join(filter(None, (whole, note, shortfall)))))
+            steps.append(GateStep(name, gate, inner, "; ".join(filter(None, (whole, note, shortfall)))))
             inner = len(steps) - 1
         last.append(inner)
     return steps
@@ -240,7 +240,7 @@ def _rows(channels: Sequence[str], groups: Sequence[Group]) -> Iterator[Sequence
             yield [group.name, group.kind, group.numbers, strategy.size, *[""] * 7]
 
 
-def _path(steps: Sequence[Step], number: int) -> str:
+def _path(steps: Sequence[GateStep], number: int) -> str:
     """Return the names of the gates from the outermost to a given one, separated by /."""
     step = steps[number]
     return f"{_path(steps, step.parent)}/{step.name}" if step.parent >= 0 else step.name

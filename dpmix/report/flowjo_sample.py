@@ -28,7 +28,7 @@ BELOW = 10.0  # the scale of log begins at the lowest vertex divided by this
 
 
 @dataclass(frozen=True)
-class Step:
+class GateStep:
     """A gate of the tree.
 
     Attributes
@@ -80,7 +80,7 @@ class Sample:
     number : int
         Number of the sample, from 0.
     space : Space
-    steps : sequence of Step
+    steps : sequence of GateStep
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Sample:
         Between values of FlowKit.
     """
 
-    def __init__(self, events: Events, number: int, space: Space, steps: Sequence[Step]) -> None:
+    def __init__(self, events: Events, number: int, space: Space, steps: Sequence[GateStep]) -> None:
         self._source, self._number, self._steps = events.sources[number], number + 1, steps
         panel = run_panel(events.detectors, events.channels)
         details = self._source.details

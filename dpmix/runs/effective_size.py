@@ -23,7 +23,7 @@ MIN_DRAWS = 8
 NO_MOVE_R_HAT = 1e6  # an R-hat above it means a variance of 0 within chains, apart from rounding
 
 
-class Mixing(NamedTuple):
+class PopulationMixing(NamedTuple):
     """How the weights of populations mix.
 
     Attributes

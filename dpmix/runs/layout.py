@@ -31,8 +31,8 @@ MCMC_COUNTS = (
     "swaps_accepted",
 )
 COUNTS = {"mcmc": MCMC_COUNTS, "bem": ("emptied",)}
-"""Counts of one sweep of MCMC and of one step of Bayesian EM (`dpmix.model.gibbs.Info`,
-`dpmix.model.bem.Info`)."""
+"""Counts of one sweep of MCMC and of one step of Bayesian EM (`dpmix.model.gibbs.SweepInfo`,
+`dpmix.model.bem.StepInfo`)."""
 
 COHORT = ("kappa", "base_weights", "sample_proportions", "shifts", "tau")
 """Draws of the hierarchical model (`dpmix.model.cohort`); shifts and tau only in a model with shifts."""

@@ -21,7 +21,7 @@ from scipy.special import fdtri
 from dpmix.model.coarsening import zeta_of
 from dpmix.model.mixture import Array, Ints
 from dpmix.runs.coarseness import choice_of
-from dpmix.runs.effective_size import MIN_DRAWS, Mixing, r_hat_and_ess
+from dpmix.runs.effective_size import MIN_DRAWS, PopulationMixing, r_hat_and_ess
 from dpmix.runs.layout import POPULATION
 from dpmix.runs.monitors import monitored
 from dpmix.runs.reader import Run
@@ -147,7 +147,7 @@ class Verdict:
         return "One chain cannot show whether another start gives others; mcmc.chains: 4 can."
 
 
-def judge(run: Run, mixing: Mixing, noun: str = "population", fit: str | None = None) -> Verdict:
+def judge(run: Run, mixing: PopulationMixing, noun: str = "population", fit: str | None = None) -> Verdict:
     """Return the verdict on a run by some populations.
 
     Parameters
@@ -168,7 +168,7 @@ def judge(run: Run, mixing: Mixing, noun: str = "population", fit: str | None = 
 def interim_verdict(run: Run) -> Verdict:
     """Return the verdict on a run by its interim populations."""
     if run.kind != "mcmc" or run.committed < MIN_DRAWS:
-        return judge(run, Mixing(run.committed, *np.zeros((3, 0))), POPULATION, fit="")
+        return judge(run, PopulationMixing(run.committed, *np.zeros((3, 0))), POPULATION, fit="")
     found = [values for name, values in monitored(run).items() if POPULATION in name]
     weights = np.stack(found, axis=2)
     return judge(run, mixing_of(weights), POPULATION)
@@ -180,14 +180,14 @@ def kept_verdict(run: Run) -> Verdict | None:
     return None if kept is None else judge(run, kept_mixing(kept), fit=kept["fit"])
 
 
-def kept_mixing(kept: Mapping[str, Any]) -> Mixing:
+def kept_mixing(kept: Mapping[str, Any]) -> PopulationMixing:
     """Return the mixing of the populations that a run file has (`Run.kept`)."""
     found = ~np.isnan(kept["share"])
     share, r_hat, ess = (np.array(kept[name])[found] for name in ("share", "r_hat", "ess"))
-    return Mixing(int(kept["compared"]), share, r_hat, ess)
+    return PopulationMixing(int(kept["compared"]), share, r_hat, ess)
 
 
-def mixing_of(weights: Array) -> Mixing:
+def mixing_of(weights: Array) -> PopulationMixing:
     """Return the mixing of the weights of populations.
 
     Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian Analysis 16:667, as ArviZ computes it.
@@ -198,11 +198,11 @@ def mixing_of(weights: Array) -> Mixing:
     """
     n_draws, shares = weights.shape[1], weights.mean(axis=(0, 1))
     if n_draws < MIN_DRAWS:
-        return Mixing(n_draws, shares, *np.full((2, len(shares)), np.nan))
+        return PopulationMixing(n_draws, shares, *np.full((2, len(shares)), np.nan))
     # The weight of all events together is 1 but for rounding, which would have an R-hat.
     constant = np.ptp(weights, axis=(0, 1)) <= ROUNDING
     r_hat, ess = (np.where(constant, np.nan, found) for found in r_hat_and_ess(weights))
-    return Mixing(n_draws, shares, r_hat, ess)
+    return PopulationMixing(n_draws, shares, r_hat, ess)
 
 
 def fit_of(run: Run) -> str:

@@ -27,7 +27,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from whole_runs import assert_identical, contents
 
 import dpmix
-from dpmix.api.parameters import CONFIG_KEYS, Parameters, make_config, threads_of
+from dpmix.api.parameters import CONFIG_KEYS, EstimatorParameters, make_config, threads_of
 from dpmix.cli import main
 from dpmix.config.load import parse_config
 from dpmix.config.write import to_yaml
@@ -97,7 +97,7 @@ def test_parameters_have_the_defaults_of_the_config() -> None:
         assert ours is None or (list(ours) if isinstance(ours, tuple) else ours) == theirs, name
     assert parameters["random_state"].default == defaults["seed"]
     others = {"n_populations", "level", "n_draws", "folder", "warm_start", "verbose"}
-    assert {*parameters} == {*Parameters.__annotations__} | others
+    assert {*parameters} == {*EstimatorParameters.__annotations__} | others
 
 
 # The draws

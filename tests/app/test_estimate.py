@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpmix.app import channels, estimate
-from dpmix.app.estimate import Part, Timed, parts, seconds_per_sweep, sizes
+from dpmix.app.estimate import RunPart, Timed, parts, seconds_per_sweep, sizes
 from dpmix.app.jobs import Jobs
 from dpmix.app.workspace import Workspace
 from dpmix.errors import ConfigError
@@ -37,9 +37,9 @@ def test_seconds_of_a_sweep_grow_by_the_slope_between_two_runs() -> None:
 
 
 def test_sweeps_are_those_that_mcmc_until_allows() -> None:
-    assert parts(50_000, quick=False) == [Part(50_000, 100 + 50, 500 + 250)]
-    assert parts(5_000, quick=True) == [Part(5_000, 1, 10 * 40 + 500 - 40)]
-    assert parts(50_000, quick=True) == [Part(20_000, 1, 10 * 40), Part(50_000, 1, 500 - 40)]
+    assert parts(50_000, quick=False) == [RunPart(50_000, 100 + 50, 500 + 250)]
+    assert parts(5_000, quick=True) == [RunPart(5_000, 1, 10 * 40 + 500 - 40)]
+    assert parts(50_000, quick=True) == [RunPart(20_000, 1, 10 * 40), RunPart(50_000, 1, 500 - 40)]
 
 
 @pytest.mark.parametrize("quick", [False, True])

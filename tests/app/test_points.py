@@ -14,7 +14,7 @@ import pytest
 from test_server import start
 
 from dpmix.app import live, points
-from dpmix.app.points import Points
+from dpmix.app.points import PlottedEvents
 from dpmix.app.workspace import StaleError, Workspace
 from dpmix.errors import ConfigError
 from dpmix.populations.draws.decide import Decided
@@ -65,7 +65,7 @@ def test_points_have_the_populations_of_the_densities_after_any_decision(workspa
 def test_several_modes_together_may_have_an_event(workspace: Workspace) -> None:
     """The mode with the largest share is not enough: 0.4 is less than 0.3 and 0.3."""
     shares = np.array([[0.4, 0.3, 0.3]], np.float32)
-    own = Points(np.arange(3), np.array([0, 1, 0], np.uint16), np.array([2]), shares)
+    own = PlottedEvents(np.arange(3), np.array([0, 1, 0], np.uint16), np.array([2]), shares)
     assert list(points.packed_populations(own, decided([0, 1, 2]))) == [0, 1, 0]
     assert list(points.packed_populations(own, decided([0, 1, 1]))) == [0, 1, 1]
     one = workspace._live("run.h5")
@@ -82,7 +82,7 @@ def _is_open(one: live.Live) -> Any:
 
 def test_more_than_256_populations_need_two_bytes() -> None:
     none = np.zeros((0, 300), np.float32)
-    own = Points(np.arange(2), np.array([0, 299], np.uint16), np.zeros(0, int), none)
+    own = PlottedEvents(np.arange(2), np.array([0, 299], np.uint16), np.zeros(0, int), none)
     few, many = decided([min(k, 255) for k in range(300)]), decided([*range(300)])
     assert points.packed_populations(own, few) == bytes([0, 255])
     assert np.frombuffer(points.packed_populations(own, many), "<u2").tolist() == [0, 299]

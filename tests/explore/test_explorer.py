@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.explore.count import DRAWS, draw_signals
-from dpmix.explore.covariance import SHAPES, Covariance, Shape
+from dpmix.explore.covariance import SHAPES, JudgementCovariance, Shape
 from dpmix.explore.explorer import CHECKS, Explorer, judgements_to_learn
 from dpmix.explore.posterior import Judged
 from dpmix.explore.screen import SIZE
@@ -149,7 +149,7 @@ def test_draws_of_the_signal_have_the_mean_and_covariance_of_the_posterior(shape
     """Random features are redrawn, so that their error, of 1,024 features, averages out."""
     random = np.random.default_rng(2)
     points, events = random.standard_normal((8, 3)), random.standard_normal((5, 3))
-    covariance = Covariance(shape, np.full(3, 2.0), 0.3, 0.02)
+    covariance = JudgementCovariance(shape, np.full(3, 2.0), 0.3, 0.02)
     judged = Judged(covariance, points, random.integers(0, 2, 8).astype(float))
     drawn = np.concatenate([draw_signals(judged, events, 100, random) for _ in range(40)], axis=1)
     whitened = judged.whitened(events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmix.explore.covariance import SHAPES, Covariance, Shape
+from dpmix.explore.covariance import SHAPES, JudgementCovariance, Shape
 from dpmix.explore.learn import can_learn, learn, log_posterior
 from dpmix.model.mixture import Array
 
@@ -19,14 +19,17 @@ def judged(n: int, mistakes: float) -> tuple[Array, Array]:
     return points, np.where(wrong, 1.0 - values, values)
 
 
-def firsts(dim: int) -> list[Covariance]:
-    return [Covariance("gaussian", np.full(dim, 2.0)), Covariance("laplacian", np.full(dim, 4.0))]
+def firsts(dim: int) -> list[JudgementCovariance]:
+    return [
+        JudgementCovariance("gaussian", np.full(dim, 2.0)),
+        JudgementCovariance("laplacian", np.full(dim, 4.0)),
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_gradient_is_that_of_finite_differences(shape: Shape) -> None:
     points, values = judged(30, 0.1)
-    first = Covariance(shape, np.full(5, 2.0))
+    first = JudgementCovariance(shape, np.full(5, 2.0))
     logs = first.logs() + np.linspace(-0.5, 0.4, 7)
     gradient = log_posterior(first.moved(logs), first, points, values)[1]
     for k, step in enumerate(1e-5 * np.eye(7)):

@@ -6,20 +6,22 @@ import numpy as np
 import pytest
 
 from dpmix.engines.cpu import instruction_sets
-from dpmix.explore.covariance import SHAPES, Covariance, Shape, first_covariance
+from dpmix.explore.covariance import SHAPES, JudgementCovariance, Shape, first_covariance
 from dpmix.explore.posterior import EventPosterior, Judged
 from dpmix.model.mixture import Array, Floats
 
 
-def problem(n_events: int, dim: int, n: int, shape: Shape = "gaussian") -> tuple[Floats, Covariance, Array]:
+def problem(
+    n_events: int, dim: int, n: int, shape: Shape = "gaussian"
+) -> tuple[Floats, JudgementCovariance, Array]:
     """Return events, a covariance whose ranges differ between channels, and n judgements."""
     random = np.random.default_rng([n_events, dim, n])
     events = random.standard_normal((n_events, dim)).astype(np.float32)
     ranges = random.uniform(0.5, 1.5, dim) * (dim if shape == "laplacian" else np.sqrt(dim))
-    return events, Covariance(shape, ranges, 0.3, 0.01), random.integers(0, 3, n) / 2.0
+    return events, JudgementCovariance(shape, ranges, 0.3, 0.01), random.integers(0, 3, n) / 2.0
 
 
-def exact(events: Floats, covariance: Covariance, n: int, values: Array) -> tuple[Array, Array]:
+def exact(events: Floats, covariance: JudgementCovariance, n: int, values: Array) -> tuple[Array, Array]:
     """Return mean and variance in float64 by the textbook; the first n events are judged."""
     points = events[:n].astype(np.float64)
     known = covariance.between(points, points) + covariance.noise * np.eye(n)

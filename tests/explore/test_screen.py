@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.explore import screen as module
-from dpmix.explore.covariance import Covariance
+from dpmix.explore.covariance import JudgementCovariance
 from dpmix.explore.posterior import EventPosterior
 from dpmix.explore.screen import confidence, next_screen
 from dpmix.model.mixture import Floats, Ints
@@ -21,7 +21,7 @@ def events() -> Floats:
 
 @pytest.fixture
 def posterior(events: Floats) -> EventPosterior:
-    made = EventPosterior(events, Covariance("gaussian", np.full(DIM, 1.0), 0.2, 0.01))
+    made = EventPosterior(events, JudgementCovariance("gaussian", np.full(DIM, 1.0), 0.2, 0.01))
     made.add(events[:JUDGED].astype(np.float64), (events[:JUDGED, 0] > 0.5).astype(float))
     return made
 
@@ -66,12 +66,12 @@ def test_further_events_are_less_certain(posterior: EventPosterior, events: Floa
 
 
 def test_before_any_judgement_events_are_random_and_far_from_each_other(events: Floats) -> None:
-    prior = EventPosterior(events, Covariance("gaussian", np.full(DIM, 1.0)))
+    prior = EventPosterior(events, JudgementCovariance("gaussian", np.full(DIM, 1.0)))
     first, other = (
         next_screen(prior, events, np.zeros(N, bool), screen=1, seed=seed).tolist() for seed in (1, 2)
     )
     assert len(set(first)) == len(first) == module.SIZE
-    prior = EventPosterior(np.tile(events, (10, 1)), Covariance("gaussian", np.full(DIM, 1.0)))
+    prior = EventPosterior(np.tile(events, (10, 1)), JudgementCovariance("gaussian", np.full(DIM, 1.0)))
     many = np.tile(events, (10, 1))
     seeds = [next_screen(prior, many, np.zeros(10 * N, bool), screen=1, seed=s).tolist() for s in (1, 2)]
     assert seeds[0] != seeds[1]

@@ -104,7 +104,7 @@ def test_a_sweep_counts_its_label_swaps() -> None:
     """The three kinds try K swaps, and swaps of K - 2 and K - 1 neighbours. Empty pairs do not count."""
     state = gibbs.draw_prior(PRIOR, COMPONENTS, None, Stream(7, 0, 0))
 
-    def info_of(counts: list[float], *, label_swaps: bool = True) -> gibbs.Info:
+    def info_of(counts: list[float], *, label_swaps: bool = True) -> gibbs.SweepInfo:
         stats = replace(no_events(COMPONENTS, 2), counts=np.array(counts))
         return gibbs.sweep(state, stats, PRIOR, Stream(7, 0, 1), label_swaps=label_swaps)[1]
 
@@ -114,7 +114,7 @@ def test_a_sweep_counts_its_label_swaps() -> None:
     empty = info_of([0.0, 0.0, 0.0, 0.0])
     assert (empty.swaps_proposed, empty.swaps_accepted) == (0, 0)
     without = info_of([3.0, 2.0, 40.0, 1.0], label_swaps=False)
-    assert without == gibbs.Info(None)
+    assert without == gibbs.SweepInfo(None)
 
 
 def test_swaps_of_empty_neighbours_are_not_counted() -> None:

@@ -11,7 +11,7 @@ from whole_runs import StopAfter, a_config, write_events
 
 from dpmix import open_run
 from dpmix.model import gibbs
-from dpmix.model.gibbs import Info
+from dpmix.model.gibbs import SweepInfo
 from dpmix.model.mixture import State
 from dpmix.runs.bem import run_bem
 from dpmix.runs.describe import describe_run
@@ -30,10 +30,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_trace_has_the_counts_of_each_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    infos: dict[tuple[int, int], Info] = {}
+    infos: dict[tuple[int, int], SweepInfo] = {}
     sweep = gibbs.sweep
 
-    def spy(*given: Any, **named: Any) -> tuple[State, Info]:
+    def spy(*given: Any, **named: Any) -> tuple[State, SweepInfo]:
         state, info = sweep(*given, **named)
         infos[given[3].chain, state.iteration] = info
         return state, info

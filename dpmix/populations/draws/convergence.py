@@ -20,14 +20,14 @@ from dpmix.populations.draws.pooling import mixture_of_draw, spread
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.tree.modes import MakeEngine
 from dpmix.populations.tree.partitions import contingency
-from dpmix.runs.effective_size import Mixing
+from dpmix.runs.effective_size import PopulationMixing
 from dpmix.runs.verdict import mixing_of
 from dpmix.system.threads import one_thread
 
 MONITORED = 400
 
 
-def population_mixing(found: Populations, make_engine: MakeEngine) -> Mixing:
+def population_mixing(found: Populations, make_engine: MakeEngine) -> PopulationMixing:
     """Return the mixing of the weights of the populations, from the run file if it has that."""
     return found.mixing or mixing_of(chain_weights(found, make_engine))
 

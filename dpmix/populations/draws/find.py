@@ -41,7 +41,7 @@ from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.tree.modes import MakeEngine
 from dpmix.populations.tree.support import populations_of_modes, support
 from dpmix.populations.tree.tree import Tree
-from dpmix.runs.effective_size import Mixing
+from dpmix.runs.effective_size import PopulationMixing
 from dpmix.runs.layout import KEPT_POINTS, USED_DRAWS
 from dpmix.runs.reader import Run
 from dpmix.system.threads import one_thread
@@ -98,7 +98,7 @@ class Populations:
         P names given by hand, "" for none; empty without decisions.
     labels, colours : tuple of int
         P numbers of populations, from 1, and of colours (`dpmix.report.palette`); empty without decisions.
-    mixing : Mixing, optional
+    mixing : PopulationMixing, optional
         Mixing of the weights, where the run file has it (`dpmix.populations.draws.kept`).
     """
 
@@ -123,7 +123,7 @@ class Populations:
     names: tuple[str, ...] = ()
     labels: tuple[int, ...] = ()
     colours: tuple[int, ...] = ()
-    mixing: Mixing | None = None
+    mixing: PopulationMixing | None = None
 
     @property
     def weights(self) -> Array:

@@ -122,7 +122,7 @@ class _Divided(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Division:
+class DividedMixture:
     """m of one draw: its mixture, and how each component is divided among C classes.
 
     Attributes
@@ -171,7 +171,7 @@ def divide(
     populations: Ints,
     zeta: float,
     n_classes: int,
-) -> Division:
+) -> DividedMixture:
     """Return the division of the components of a draw by labelled events.
 
     Parameters
@@ -203,7 +203,7 @@ def divide(
         fitted = [_density(z, zeta * memberships[:, h] * (labels == r)) for r in classes.tolist()]
         centres, whiteners = (np.stack(each) for each in zip(*fitted, strict=True))
         parts[h] = _Divided(classes, np.log(shares[h, classes]), centres, whiteners)
-    return Division(mixture, shares, parts)
+    return DividedMixture(mixture, shares, parts)
 
 
 def _density(z: Array, weights: Array) -> tuple[Array, Array]:
@@ -269,7 +269,7 @@ class _Learned(NamedTuple):
     share of labels that are predicted right without the event.
     """
 
-    divisions: list[Division]
+    divisions: list[DividedMixture]
     unseen: list[Array]
     classifiers: list[Any]
     classes: Ints
