@@ -144,7 +144,7 @@ def files_of(folder: Path) -> set[str]:
 
 def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
     assert files_of(folder / "all") == EVERYTHING
-    assert all((folder / "all" / name).stat().st_size > 1_000 for name in EVERYTHING)
+    assert all(path.stat().st_size > 5_000 for path in (folder / "all" / "figures").iterdir())
     assert files_of(folder / "new") == {"events.parquet", "fit.csv"}
     assert gated.samples == predicted.samples == ("a.fcs", "b.fcs")
     assert gated.channels == tuple(MARKERS)
