@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # A new package, as well as native code, needs a new installation.
 NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/*.cpp kernels/cpu/* dpmix/*/__init__.py dpmix/*/*/__init__.py)
-CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/*.cpp kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
+CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/*pp kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
 # The packages as the wheel has them: mypy then follows dpmix.cli and dpmix.kernels, its stubs included.
 TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
@@ -30,7 +30,7 @@ help:
 	@echo "make release-check  what a release needs: build, metadata, versions, recipe, workflows, paper, what is to be filled in"
 	@echo "make links      the pages' links to other sites; needs a network"
 	@echo "make warnings   compile the native code with g++ and clang++; a warning is an error"
-	@echo "make cross      compile the CPU engine for Windows and macOS; a warning is an error"
+	@echo "make cross      compile the native code for Windows and macOS; a warning is an error"
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times next to the committed ones, in a minute; fails where one has tripled"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"

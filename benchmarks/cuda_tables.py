@@ -32,15 +32,15 @@ def instructions() -> str:
 
 
 def host(name: str = "cuda_host") -> str:
-    """Return the times and calls of cuda_host.py, now or before the native loop (cuda_host_before)."""
+    """Return the times and calls of cuda_host.py, now or as they were (cuda_host_before)."""
     header = ["chunks", "devices"]
     for of in ("draw", "E step"):
-        header += [f"{of}: calls", "processor, ms", "elapsed, ms"]
+        header += [f"{of}: calls", "processor, ms", "in threads of devices", "sums", "elapsed, ms"]
     rows = []
     for row in read_results(name)["results"]:
         cells = [row["chunks"], row["devices"]]
         for of in ("draw", "expect"):
-            times = (f"{row[f'{of}_{what}_ms']:.2f}" for what in ("processor", "elapsed"))
+            times = (f"{row[f'{of}_{what}_ms']:.2f}" for what in ("processor", "threads", "sums", "elapsed"))
             cells += [row[f"{of}_calls"], *times]
         rows.append(cells)
     return table(header, rows) + source(name, "dpmix", "pycuda")

@@ -1,4 +1,4 @@
-"""Type stub of the native module kernels/cuda_commands.cpp: calls of the CUDA driver in a list."""
+"""Type stub of the native module kernels/cuda_module.cpp: calls of the CUDA driver in a list."""
 
 from array import array
 

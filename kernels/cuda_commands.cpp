@@ -1,26 +1,12 @@
-// The Python module dpmix.kernels._cuda_commands (types: kernels/_cuda_commands.pyi): calls of the CUDA driver,
-// in order and without the interpreter's lock.
-//
-// A list of commands is a flat array of words: for each command its operation, the number of its words, and
-// these. Entries of the driver come as addresses, so the build needs no CUDA. The caller,
-// dpmix.engines.cuda.commands, writes the list; it must keep host memory and handles alive.
+// Calls of the CUDA driver in a list (cuda_commands.hpp).
+#include "cuda_commands.hpp"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
-namespace nb = nanobind;
-
+namespace dpmix {
 namespace {
-
-using Word = std::uint64_t;
-using Words = nb::ndarray<const Word, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-enum Operation : Word { LAUNCH, COPY_UP, COPY_DOWN, FILL, RECORD, WAIT, SYNCHRONISE, ELAPSED, N_OPERATIONS };
 
 constexpr int INVALID_VALUE = 1;                                      // CUDA_ERROR_INVALID_VALUE
 constexpr std::size_t LAUNCH_WORDS = 6;                               // before the arguments
@@ -91,7 +77,9 @@ int run_one(const Word* entries, Word operation, const Word* words, std::size_t 
     }
 }
 
-void check(const Word* words, std::size_t n) {
+}  // namespace
+
+void check_commands(const Word* words, std::size_t n) {
     for (std::size_t at = 0; at < n; at += 2 + words[at + 1]) {
         const bool whole = n - at >= 2 && words[at + 1] <= n - at - 2;
         if (!whole || words[at] >= N_OPERATIONS) throw std::invalid_argument("commands: no such command");
@@ -101,26 +89,11 @@ void check(const Word* words, std::size_t n) {
     }
 }
 
-nb::tuple run(Words entries, Words commands) {
-    if (entries.shape(0) != N_OPERATIONS) throw std::invalid_argument("entries: one for each operation");
-    const Word* words = commands.data();
-    const std::size_t n = commands.shape(0);
-    check(words, n);
-    int error = 0;
-    Word operation = 0;
-    {
-        const nb::gil_scoped_release released;
-        for (std::size_t at = 0; at < n && !error; at += 2 + words[at + 1]) {
-            operation = words[at];
-            error = run_one(entries.data(), operation, words + at + 2, words[at + 1]);
-        }
-    }
-    return nb::make_tuple(error, operation);
+Outcome run_commands(const Word* entries, const Word* words, std::size_t n) {
+    Outcome last{0, 0};
+    for (std::size_t at = 0; at < n && !last.error; at += 2 + words[at + 1])
+        last = {run_one(entries, words[at], words + at + 2, words[at + 1]), words[at]};
+    return last;
 }
 
-}  // namespace
-
-NB_MODULE(_cuda_commands, module) {
-    using namespace nb::literals;
-    module.def("run", &run, "entries"_a, "commands"_a);
-}
+}  // namespace dpmix

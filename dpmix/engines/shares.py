@@ -74,6 +74,7 @@ class ChunkQueue:
         self._queues = {number: deque(share) for number, share in shares.items()}
         self._unfinished = {number: set(share) for number, share in shares.items()}
         self._orphans: deque[int] = deque()  # of failed devices, in grid order
+        self.stopped = False
 
     def take(self, number: int, most: int, most_orphans: int) -> list[int]:
         """Return chunks of one sample for a device to do, orphans or else its own; none if all are taken."""
@@ -114,10 +115,13 @@ class ChunkQueue:
             self._queues[number].clear()
 
     def stop(self) -> None:
-        """Hand out no more chunks."""
+        """Hand out no more chunks, and drop all that are not delivered."""
         with self._lock:
+            self.stopped = True
             for queue in (self._orphans, *self._queues.values()):
                 queue.clear()
+            for taken in self._unfinished.values():
+                taken.clear()
 
     def unfinished(self) -> bool:
         """Return True if chunks are neither delivered nor dropped."""

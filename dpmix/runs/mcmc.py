@@ -166,7 +166,10 @@ class _Passes:
 
     def start(self, number: int, chain: _Chain) -> None:
         """Draw the labels for the next state of a chain, after the passes started before."""
-        self._started[number] = self._thread.submit(self._draw_labels, number, chain)
+        # The mixture is computed here, not between two passes, so that the engine works meanwhile.
+        mixture = mixture_for_pass(self._session, chain.state, chain.order)
+        key = Key(self._session.config.seed, number, chain.state.iteration + 1)
+        self._started[number] = self._thread.submit(self._draw_labels, mixture, key)
 
     def result(self, number: int) -> tuple[Stats, float]:
         """Wait for a chain's pass, and return its statistics and its seconds."""
@@ -180,10 +183,8 @@ class _Passes:
         with engine_pass(self._session):
             return self._session.engine.divide(split, mixture, key)
 
-    def _draw_labels(self, number: int, chain: _Chain) -> tuple[Stats, float]:
+    def _draw_labels(self, mixture: Mixture, key: Key) -> tuple[Stats, float]:
         started = time.perf_counter()
-        mixture = mixture_for_pass(self._session, chain.state, chain.order)
-        key = Key(self._session.config.seed, number, chain.state.iteration + 1)
         with engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)
         return stats, time.perf_counter() - started
@@ -218,10 +219,10 @@ def _lockstep(
                 ending = is_last or should_stop()
             started = time.perf_counter()
             following.append(chain if is_last else _advance(session, passes, number, chain, stats))
-            seconds = pass_seconds + time.perf_counter() - started
             if not ending:
                 # Before the record and the files, so that the engine works meanwhile.
                 passes.start(number, following[number])
+            seconds = pass_seconds + time.perf_counter() - started
             records.append(record_of(session, chain.state, stats, seconds, chain.moves))
         # Counts of moves start again with each draw, which has those since the draw before.
         if _write(session, plan, chains, records) and not is_last:

@@ -61,7 +61,22 @@ void Sums::add_each(std::size_t first, const double* numbers, std::size_t count)
 }
 
 void Sums::merge(const double* other) const {
-    for (std::size_t i = 0; i < n; i++) {
+    constexpr std::size_t BLOCK = 16;
+    for (std::size_t first = 0; first < n; first += BLOCK) {
+        const std::size_t end = std::min(first + BLOCK, n);
+        bool same_tops = true;  // mostly; a NaN is unequal
+        for (std::size_t i = first; i < end; i++) same_tops &= state[i] == other[i];
+        if (!same_tops) {
+            merge_each(first, end, other);
+            continue;
+        }
+        for (std::size_t plane = n; plane < 4 * n; plane += n)
+            for (std::size_t i = plane + first; i < plane + end; i++) state[i] += other[i];
+    }
+}
+
+void Sums::merge_each(std::size_t first, std::size_t end, const double* other) const {
+    for (std::size_t i = first; i < end; i++) {
         double &c = state[i], &a0 = state[n + i], &a1 = state[2 * n + i], &a2 = state[3 * n + i];
         double d = other[i], b0 = other[n + i], b1 = other[2 * n + i], b2 = other[3 * n + i];
         if (std::isnan(d)) {

@@ -34,6 +34,9 @@ struct Sums {
 
     // Adds n other sums to these sums.
     void merge(const double* other) const;
+
+    // The same for the sums first, ..., end - 1, one by one: for any top bins.
+    void merge_each(std::size_t first, std::size_t end, const double* other) const;
 };
 
 // Writes the values [n] of sums.

@@ -93,6 +93,16 @@ extern "C" __global__ void reads_past_global(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x + 1];
 }
 
+extern "C" __global__ void reads_output_as_constant(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x];
+    y[threadIdx.x] += __ldg(y + threadIdx.x);
+}
+
+extern "C" __global__ void misaligned(const float* x, float* y) {
+    const float4 four = *reinterpret_cast<const float4*>(x + 1 + threadIdx.x / 4 * 4 % 248);
+    y[threadIdx.x] = four.x;
+}
+
 extern "C" __global__ void __launch_bounds__(128) bounded(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x];
 }

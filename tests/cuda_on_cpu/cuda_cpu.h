@@ -4,8 +4,8 @@
 // runs, in a configurable order. Blocks are distributed over threads of the operating system.
 //
 // It reports: barriers that not all threads reach, or that they reach at different lines; warp operations
-// with a mask that lacks the caller, a lane that is read, or a lane that never arrives; and deadlocks. Shared
-// memory is NaN at the start of a block. With -fsanitize=thread, unordered uses of the same memory by two
+// with a mask that lacks the caller, a lane that is read, or a lane that never arrives; deadlocks; and __ldg of an
+// array that the kernel may write. Shared memory is NaN at the start of a block. With -fsanitize=thread, unordered uses of the same memory by two
 // threads of a block are a race. With -fsanitize=address, shared arrays have red zones.
 #pragma once
 #include <link.h>
@@ -130,6 +130,13 @@ struct Warp {
     uint64_t values[2][WARP];
 };
 
+// An argument that points to memory of the device.
+struct Array {
+    const void* address;
+    const void* memory[2];  // start and end
+    bool may_be_written;
+};
+
 struct Block {
     dim3 grid, shape;
     uint3 index;
@@ -141,6 +148,7 @@ struct Block {
     void* scheduler[5];
     void (*body)(const void*);
     const void* arguments;
+    const std::vector<Array>* arrays;
     const char* error = nullptr;
     void* sanitized;
     char begin, end, barriers[2];
@@ -340,13 +348,14 @@ inline void run_block(Block& b, std::vector<unsigned>& order, bool at_random, ui
 
 // The loop of one thread of the operating system: takes blocks until none are left.
 inline const char* run_blocks(const Launch& how, void (*body)(const void*), const void* arguments,
-                              std::atomic<unsigned>& next) {
+                              const std::vector<Array>& arrays, std::atomic<unsigned>& next) {
     Block b;
     b.grid = {how.grid[0], how.grid[1], how.grid[2]};
     b.shape = {how.block[0], how.block[1], how.block[2]};
     b.n_threads = b.shape.x * b.shape.y * b.shape.z;
     b.body = body;
     b.arguments = arguments;
+    b.arrays = &arrays;
     b.fibres.resize(b.n_threads);
     b.warps.resize((b.n_threads + WARP - 1) / WARP);
     Stacks stacks(b.n_threads);
@@ -400,20 +409,31 @@ struct Kernel {
     void call(std::index_sequence<I...>) const {
         function(argument<I, std::remove_cv_t<A>>()...);
     }
+    // Adds an argument to the arrays if it is one. Returns false for an address that is not on the device.
     template <size_t I, class T>
-    bool may_use(const Launch& how) const {
+    bool add_array(const Launch& how, std::vector<Array>& arrays) const {
         if constexpr (std::is_pointer_v<T>) {
-            const void* address = argument<I, T>();
-            return !address || !how.is_device_address || how.is_device_address(how.owner, address);
+            Array array{argument<I, T>(), {}, !std::is_const_v<std::remove_pointer_t<T>>};
+            if (!array.address || !how.find_memory) return true;
+            if (!how.find_memory(how.owner, array.address, array.memory)) return false;
+            arrays.push_back(array);
         }
         return true;
     }
     template <size_t... I>
-    bool may_use_all(const Launch& how, std::index_sequence<I...>) const {
-        return (may_use<I, std::remove_cv_t<A>>(how) && ...);
+    bool add_arrays(const Launch& how, std::vector<Array>& arrays, std::index_sequence<I...>) const {
+        return (add_array<I, std::remove_cv_t<A>>(how, arrays) && ...);
     }
     static void body(const void* kernel) { ((const Kernel*)kernel)->call(std::index_sequence_for<A...>{}); }
 };
+
+// Whether an array is the argument of a pointer to const and of another pointer: nvcc may load it as read-only.
+inline bool is_read_and_written(const std::vector<Array>& arrays) {
+    for (const Array& one : arrays)
+        for (const Array& other : arrays)
+            if (one.address == other.address && one.may_be_written && !other.may_be_written) return true;
+    return false;
+}
 
 template <class... A>
 const char* launch(void (*function)(A...), const Launch& how, unsigned most_threads) {
@@ -426,8 +446,10 @@ const char* launch(void (*function)(A...), const Launch& how, unsigned most_thre
     const Kernel<A...> kernel(function, how.arguments);
     if ((size_t)(kernel.at[kernel.N] - (const char*)how.arguments) != how.argument_bytes)
         return "the arguments are not as many bytes as the kernel takes";
-    if (!kernel.may_use_all(how, std::index_sequence_for<A...>{}))
+    std::vector<Array> arrays;
+    if (!kernel.add_arrays(how, arrays, std::index_sequence_for<A...>{}))
         return "a pointer argument is no address of this device";
+    if (is_read_and_written(arrays)) return "an array is a read-only argument and one that is written";
 #ifdef __SANITIZE_ADDRESS__
     const unsigned os_threads = 1;
 #else
@@ -436,7 +458,7 @@ const char* launch(void (*function)(A...), const Launch& how, unsigned most_thre
     std::atomic<unsigned> next{0};
     std::atomic<const char*> error{nullptr};
     auto work = [&] {
-        if (const char* e = run_blocks(how, Kernel<A...>::body, &kernel, next)) error = e;
+        if (const char* e = run_blocks(how, Kernel<A...>::body, &kernel, arrays, next)) error = e;
     };
     std::vector<std::thread> others;
     for (unsigned i = 1; i < os_threads; i++) others.emplace_back(work);
@@ -499,8 +521,12 @@ unsigned __match_any_sync(unsigned mask, T value) {
     return same;
 }
 
+// A load that may miss what the kernel has written.
 template <class T>
 T __ldg(const T* address) {
+    for (const cuda_cpu::Array& array : *cuda_cpu::block->arrays)
+        if (array.may_be_written && address >= array.memory[0] && address < array.memory[1])
+            cuda_cpu::block->error = "__ldg of an array that the kernel may write";
     return *address;
 }
 template <class T>

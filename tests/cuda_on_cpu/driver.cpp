@@ -91,7 +91,6 @@ struct Context {
     Stream standard{this, true, {}};
     std::set<Stream*> streams{&standard};
     std::map<const char*, size_t> memory, locked;  // allocations on the device; page-locked ones on the host
-    std::map<const char*, size_t> registered;      // memory of the program that was page-locked
 
     explicit Context(int number) : device(number) {}
 };
@@ -329,8 +328,7 @@ CUresult foreign() {
 
 bool page_locked(const void* address, size_t bytes) {
     for (const Context* context : contexts)
-        if (inside(context->locked, address, bytes) || inside(context->registered, address, bytes))
-            return true;
+        if (inside(context->locked, address, bytes)) return true;
     return false;
 }
 
@@ -403,8 +401,12 @@ CUresult load(Context& context, const void* image, CUmodule* module) {
     return CUDA_SUCCESS;
 }
 
-bool on_this_device(const void* owner, const void* address) {
-    return find(((const Context*)owner)->memory, address);
+bool find_memory(const void* owner, const void* address, const void* bounds[2]) {
+    const auto* found = find(((const Context*)owner)->memory, address);
+    if (!found) return false;
+    bounds[0] = found->first;
+    bounds[1] = found->first + found->second;
+    return true;
 }
 
 CUresult run(const Function& function, cuda_cpu::Launch how, const std::vector<char>& arguments) {
@@ -412,7 +414,7 @@ CUresult run(const Function& function, cuda_cpu::Launch how, const std::vector<c
     how.argument_bytes = arguments.size();
     how.os_threads = number("CUDA_CPU_THREADS", std::thread::hardware_concurrency());
     how.order = number("CUDA_CPU_ORDER", 0);
-    how.is_device_address = on_this_device;
+    how.find_memory = find_memory;
     how.owner = function.context;
     const char* error = function.launch(&how);
     if (!error && !guards_hold(function.context->memory)) error = "wrote outside of its arrays";
@@ -624,20 +626,6 @@ CUresult cuMemFreeHost(void* address) {
         return error;
     });
 }
-CUresult cuMemHostRegister(void* address, size_t bytes, unsigned) {
-    return on_device(__func__, [&](Context& context) {
-        if (page_locked(address, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-        context.registered[(const char*)address] = bytes;
-        return CUDA_SUCCESS;
-    });
-}
-CUresult cuMemHostUnregister(void* address) {
-    return on_device(__func__, [&](Context& context) {
-        const CUresult error = finish(context);
-        if (!context.registered.erase((const char*)address)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-        return error;
-    });
-}
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
     return on_device(__func__, [&](Context& context) {
         const CUresult error = copy_up(context.standard, to, from, bytes);
@@ -828,7 +816,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
         {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
         {CUDA_ERROR_NOT_READY, "device not ready"},
     };
-    static std::string made;
+    static thread_local std::string made;  // the caller reads it while other threads fail
     const std::lock_guard<std::recursive_mutex> held(lock);
     const auto found = texts.find(error);
     made = found == texts.end() ? "error " + std::to_string((int)error) : found->second;

@@ -11,7 +11,9 @@ struct Launch {
     size_t argument_bytes = 0;
     unsigned os_threads = 1;
     unsigned order = 0;  // of a block's threads: 0 forward, 1 reverse, more: the seed of a random order
-    bool (*is_device_address)(const void* owner, const void* address) = nullptr;  // null: accept any address
+    // Sets the start and the end of the device memory around an address, or returns false; null: any address is
+    // one of the device.
+    bool (*find_memory)(const void* owner, const void* address, const void* bounds[2]) = nullptr;
     const void* owner = nullptr;
 };
 

@@ -19,7 +19,7 @@ SHARED = re.compile(r" (\d+) TLS .* _ZZ(\d+)(\w+)$", re.MULTILINE)
 """A local array in shared memory as `readelf` lists it: bytes, length of its function's name, the name."""
 SANITIZERS = {
     "": ["-O3", "-march=native"],
-    "address": ["-O1", "-g1", "-fsanitize=address"],
+    "address": ["-O1", "-g1", "-fsanitize=address,alignment", "-fno-sanitize-recover=alignment"],
     "thread": ["-O1", "-g1", "-fsanitize=thread"],
 }
 

@@ -35,7 +35,7 @@ class CLaunch(ctypes.Structure):
         ("argument_bytes", ctypes.c_size_t),
         ("os_threads", ctypes.c_uint),
         ("order", ctypes.c_uint),
-        ("is_device_address", ctypes.c_void_p),
+        ("find_memory", ctypes.c_void_p),
         ("owner", ctypes.c_void_p),
     )
 
@@ -49,6 +49,7 @@ def run(library: Path, sanitizer: str, launches: Sequence[Launch]) -> str:
         "LD_PRELOAD": loaded,
         "PYTHONMALLOC": "malloc",  # so that arrays have red zones
         "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": f"halt_on_error=1 suppressions={HERE / 'threads.supp'}",
     }
     job = pickle.dumps((str(library), [tuple(launch) for launch in launches]))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from cuda_cases import MIB, SPLIT, Emulate
 from cuda_on_cpu import emulator
-from engine_contract import halves, problem
+from engine_contract import assert_same_stats, halves, problem
 
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.kernels import _cuda_commands
 from dpmix.kernels.layout import CHUNK
+from dpmix.model.mixture import Stats
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -61,6 +63,11 @@ def counted(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> Count
     return Counted(monkeypatch)
 
 
+def keep_labels_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let labels need more memory than a device has, so that they stay on the host."""
+    monkeypatch.setattr("dpmix.engines.cuda.labels.BYTES", 1 << 20)
+
+
 def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
     _, mixture = problem(10, 2, 4)
     key = Key(1, 0, 0)
@@ -102,23 +109,59 @@ def test_few_calls_of_a_pass_hold_the_interpreter(counted: Counted) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize(("resident", "on_device"), [(True, True), (False, True), (True, False)])
 def test_copies_of_a_pass_do_not_wait_and_have_been_written(
-    emulated_devices: Emulate, resident: bool
+    emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch, resident: bool, on_device: bool
 ) -> None:
     events, mixture = problem(2 * CHUNK - 5, 6, 16)
     rest = np.full(12, -1, np.int32), np.zeros(12, np.int8)
     split = SplitAssignment(np.r_[SPLIT.pairs, rest[0]], np.r_[SPLIT.sides, rest[1]], SPLIT.word)
     emulated_devices(memory=None if resident else 8 * MIB)
+    if not on_device:
+        keep_labels_here(monkeypatch)
     engine = CudaEngine(events, devices=[0], chunks_in_flight=1)
     before = emulator.faults(0)
-    for iteration in range(2):  # dense, then pruned
+    for iteration in range(3):  # dense, then pruned
         engine.draw_labels(mixture, Key(1, 0, iteration))
-    assert engine._devices[0]._memory.holds_events == resident
+    memory = engine._devices[0]._memory
+    assert (memory.holds_events, memory.labels(0).on_device) == (resident, on_device)
     engine.divide(split, halves(mixture, split, 2), Key(1, 0, 2))
     engine.expect_labels(mixture)
     engine.memberships(mixture, np.arange(16) % 3, 0, len(events))
     assert emulator.faults(0) == before
+    engine.close()
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_pruned_pass_sorts_labels_that_stay_on_the_device_once(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch, on_device: bool
+) -> None:
+    """The order of the last pass serves the next one. Labels on the host are sorted again."""
+    events, mixture = problem(5000, 6, 16, spread=4.0)
+
+    def draws(engine: CudaEngine) -> Iterator[tuple[int, Stats, npt.NDArray[np.int32]]]:
+        for iteration in range(4):
+            if iteration == 2:
+                engine.expect_labels(mixture)  # its labels are not sorted
+            stats: list[Stats] = []
+            key = Key(1, 0, iteration)
+            calls = counted.of(lambda key=key, stats=stats: stats.append(engine.draw_labels(mixture, key)), 1)
+            yield calls.launches, stats[0], engine.labels()
+
+    dense = CudaEngine(events, devices=[0], pruning=False)
+    want = list(draws(dense))
+    dense.close()
+    if not on_device:
+        keep_labels_here(monkeypatch)
+    engine = CudaEngine(events, devices=[0])
+    found = list(draws(engine))
+    for (_, stats, labels), (_, want_stats, want_labels) in zip(found, want, strict=True):
+        assert_same_stats(stats, want_stats)
+        np.testing.assert_array_equal(labels, want_labels)
+    assert engine._devices[0]._memory.labels(0).on_device == on_device
+    first, pruned, sort = 8, 9, 3
+    more = 0 if on_device else sort
+    assert [n for n, *_ in found] == [first, pruned + more, pruned + sort, pruned + more]
     engine.close()
 
 

@@ -65,6 +65,7 @@ def run(cuda: Any, module: bytes, name: str, x: np.ndarray = X) -> np.ndarray:
         ("two_masks", "lanes of one warp wait in different *_sync operations or masks"),
         ("past_global", "wrote outside of its arrays"),
         ("bounded", "more threads in a block than the kernel's launch bounds"),
+        ("reads_output_as_constant", "__ldg of an array that the kernel may write"),
     ],
 )
 def test_wrong_kernels_are_reported(
@@ -379,6 +380,39 @@ def test_calls_are_counted_anew_whenever_a_failure_is_asked_for(emulated_devices
             assert cuda.mem_get_info()
             with pytest.raises(cuda.Error, match="ECC"):
                 cuda.mem_get_info()
+
+
+def test_an_array_is_not_read_only_and_written(broken: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with device() as cuda:
+        memory = cuda.mem_alloc(2048)
+        module = cuda.module_from_buffer(broken)
+        kernel = module.get_function("reversed")
+        kernel(memory, np.uintp(int(memory) + 1024), grid=(1, 1), block=(256, 1, 1))
+        cuda.Context.synchronize()
+        kernel(memory, memory, grid=(1, 1), block=(256, 1, 1))
+        with pytest.raises(cuda.LaunchError):
+            cuda.Context.synchronize()
+    assert "reversed: an array is a read-only argument and one that is written" in capfd.readouterr().err
+
+
+def test_copies_that_wait_and_copies_of_unwritten_memory_are_counted() -> None:
+    with device() as cuda:
+        memory, stream = cuda.mem_alloc(1024), cuda.Stream()
+        x, locked = X.copy(), cuda.pagelocked_empty(256, np.float32)
+        before = np.array(emulator.faults(0))
+
+        def found() -> list[int]:
+            stream.synchronize()
+            return list(emulator.faults(0) - before)
+
+        cuda.memcpy_dtoh_async(locked, memory, stream)
+        assert found() == [0, 1]
+        cuda.memcpy_htod_async(memory, locked.view(np.uint8)[:1020] * 0, stream)
+        assert found() == [1, 1]
+        cuda.memcpy_dtoh_async(locked[:255], memory, stream)
+        assert found() == [1, 1]
+        cuda.memcpy_dtoh_async(x[:255], memory, stream)
+        assert found() == [2, 1]
 
 
 def test_bytes_are_counted() -> None:

@@ -362,6 +362,17 @@ def test_chunks_of_a_failed_device_are_for_the_others_first() -> None:
     assert not queue.unfinished()
 
 
+def test_a_stopped_queue_has_no_chunks_left() -> None:
+    """A division stops when a device fails: the others do not have the labels of its chunks."""
+    queue = ChunkQueue({0: [0, 2, 4], 1: [1, 3, 5]})
+    queue.take(0, 2, 1)
+    assert not queue.stopped
+    queue.stop()
+    assert queue.stopped
+    assert queue.take(1, 8, 8) == []
+    assert not queue.unfinished()
+
+
 def test_time_is_counted_once() -> None:
     from dpmix.engines.cuda.passes import union_length
 

@@ -13,7 +13,9 @@ from cuda_cases import (
     WEIGHTS,
     BytesMoved,
     Emulate,
+    assert_same_division,
     assert_same_results,
+    divided,
     expected_results,
     results,
     several_chunks,
@@ -96,6 +98,29 @@ def test_events_leave_where_more_components_need_the_room(
     assert moved.up > RESIDENT_BYTES
 
 
+def test_labels_leave_where_more_components_need_the_room(
+    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They take 1 MiB in each chain, the events 3 MiB, and a lane with a chunk 1.7 MiB."""
+    events, few = several_chunks()
+    want = expected_results()
+    _, more = problem(10, 2, 5)
+    emulated_devices(memory=64 * MIB)
+    engine = CudaEngine(events)
+    for chain in range(2):
+        engine.draw_labels(few, Key(1, chain, 1))
+    memory = engine._devices[0]._memory
+    assert memory.labels(0).on_device
+    emulated_devices(memory=int(5.25 * MIB))  # another program takes the rest
+    with caplog.at_level(logging.WARNING, "dpmix"):
+        engine.draw_labels(more, Key(1, 1, 2))
+    assert "needs the room of the labels of chain 0: they are copied in every sweep" in caplog.text
+    assert not memory.labels(0).on_device
+    assert memory.holds_events
+    np.testing.assert_array_equal(engine.labels(), want[1][0])
+    assert_same_division(divided(engine), (want[0][2], want[1][1]))
+
+
 def test_a_device_without_room_for_a_chunk_has_failed(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
     want = expected_results()
@@ -150,11 +175,11 @@ def test_a_device_that_cannot_be_opened_is_named(emulated_devices: Emulate) -> N
 # ---- Transfers and times
 
 
-def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_devices: Emulate) -> None:
+def test_a_sweep_moves_the_mixture_up_and_statistics_down(emulated_devices: Emulate) -> None:
     events, mixture = several_chunks()
     layout = Layout(2)
     mixture_size = 4 * layout.pack_dim * 4
-    sums_size, chunk_size = 8 * (4 * layout.n_moments + 1), CHUNK * 2 + 12
+    sums_size, tallies_size = 8 * (4 * layout.n_moments + 1), 4 * 12  # of four chunks
     emulated_devices(2)
     for devices in ([0], [0, 1]):
         engine = CudaEngine(events, devices=devices)
@@ -163,13 +188,13 @@ def test_a_sweep_moves_the_mixture_up_and_statistics_and_labels_down(emulated_de
         lanes = [lane for number in devices for lane in engine._devices[number]._memory.lanes]
         with BytesMoved(len(devices)) as moved:
             engine.draw_labels(mixture, Key(1, 0, 1))
-        down = (1 if len(shares) == 1 else 4 * len(shares)) * sums_size + 4 * chunk_size  # one device rounds
+        down = (1 if len(shares) == 1 else 4 * len(shares)) * sums_size + tallies_size  # one device rounds
         assert (moved.up, moved.down) == (len(shares) * mixture_size, down)
         assert lanes == [lane for number in devices for lane in engine._devices[number]._memory.lanes]
 
 
 @pytest.mark.usefixtures("emulated_devices")
-def test_a_division_moves_labels_up_and_statistics_down() -> None:
+def test_a_division_moves_its_mixture_up_and_statistics_down() -> None:
     events, mixture = several_chunks()
     layout = Layout(2)
     engine = CudaEngine(events, devices=[0])
@@ -177,7 +202,7 @@ def test_a_division_moves_labels_up_and_statistics_down() -> None:
     lanes = engine._devices[0]._memory.lanes
     with BytesMoved() as moved:
         engine.divide(SPLIT, mixture, Key(1, 0, 0))
-    assert moved.up == 4 * layout.pack_dim * 4 + 2 * 4 * 4 + 4 * CHUNK * 2
+    assert moved.up == 4 * layout.pack_dim * 4 + 2 * 4 * 4
     assert moved.down == 8 * (4 * layout.n_moments + 2) + 4 * 12
     assert engine._devices[0]._memory.lanes is lanes
 

@@ -63,12 +63,34 @@ def test_the_others_take_over_a_division(
     np.testing.assert_array_equal(engine.labels(), labels)
 
 
-def test_labels_outlive_the_devices(emulated_devices: Emulate) -> None:
-    labels, engine = expected_results()[1][0], drawn()
-    emulated_devices(fail="0:cuLaunchKernel:1")
-    with pytest.raises(DpmixError, match="no CUDA device is left"):
-        divided(engine)
+@pytest.mark.parametrize(
+    "fail", ["0:cuLaunchKernel:1", "1:cuMemcpyDtoH:1", "0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"]
+)
+def test_labels_of_a_lost_device_are_drawn_again(
+    emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a division, while they are read, and while they are drawn again."""
+    want, labels = expected_results(), expected_results()[1][0]
+    emulated_devices(3)
+    engine = drawn(devices=[0, 1, 2])
+    emulated_devices(3, fail=fail)
+    with caplog.at_level(logging.INFO, "dpmix"):
+        if "1:cuMem" not in fail:
+            assert_same_division(divided(engine), (want[0][2], want[1][1]))
+        np.testing.assert_array_equal(engine.labels(), labels)
+    assert sum("the others continue" in line for line in caplog.messages) == 1 + fail.count(",")
+    assert "the labels of chain 0 are drawn again" in caplog.text
+    caplog.clear()
     np.testing.assert_array_equal(engine.labels(), labels)
+    assert not caplog.messages  # once
+
+
+def test_without_a_device_there_are_no_labels(emulated_devices: Emulate) -> None:
+    engine = drawn()
+    emulated_devices(fail="0:cuLaunchKernel:1")
+    for work in divided, CudaEngine.labels:
+        with pytest.raises(DpmixError, match="no CUDA device is left"):
+            work(engine)
 
 
 def test_a_pass_that_did_not_end_leaves_no_labels(emulated_devices: Emulate) -> None:
@@ -82,7 +104,7 @@ def test_a_pass_that_did_not_end_leaves_no_labels(emulated_devices: Emulate) -> 
         divided(engine)
 
 
-def test_redistributed_chunks_keep_their_labels(cuda_devices: Emulate) -> None:
+def test_labels_of_redistributed_chunks_are_drawn_again(cuda_devices: Emulate) -> None:
     want = expected_results()
     cuda_devices(2)
     engine = drawn(devices=[0, 1])
@@ -99,7 +121,7 @@ def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None
     engine, cpu_engine, key = drawn(devices=[0]), CpuEngine(events), Key(1, 0, 1)
     cpu_engine.draw_labels(mixture, key)
     assert not engine._devices[0]._has_far
-    size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4 + 4 * CHUNK * 2
+    size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4
     with BytesMoved() as moved:
         first = engine.divide(SPLIT, away, key)
     assert moved.up == size + 2 * size + rest  # once for two batches

@@ -199,16 +199,16 @@ def test_an_engine_prunes_after_label_swaps() -> None:
 
 def test_a_chain_prunes_while_it_saves_work_and_tries_again() -> None:
     _, mixture = problem(10, 14, 64)
-    layout, labels = Layout(14), np.zeros((1, CHUNK), np.uint16)
+    layout = Layout(14)
     rule = PruningRule(True, layout, 128_000)
     whole = 1000 * 64 * (14 * 15 // 2 + 28)  # of 1,000 warps
     assert rule.share(64, [Account(1, 0.0, 0.0, whole)]) == 1.0
-    assert rule.last_labels(0, mixture, labels) is not None
+    assert rule.last_labels(0, mixture) is not None
     rule.note(0, 64, [Account(1, 0.0, 0.0, int(0.9 * WORTH * whole))])
-    assert rule.last_labels(0, mixture, labels) is not None
+    assert rule.last_labels(0, mixture) is not None
     rule.note(0, 64, [Account(1, 0.0, 0.0, int(1.1 * WORTH * whole))])
-    tries = [rule.last_labels(0, mixture, labels) is not None for _ in range(RETRY)]
+    tries = [rule.last_labels(0, mixture) is not None for _ in range(RETRY)]
     assert tries == [False] * (RETRY - 1) + [True]
-    assert rule.last_labels(1, mixture, labels) is not None  # each chain has its own state
-    assert PruningRule(False, layout, 10).last_labels(0, mixture, labels) is None
-    assert PruningRule(True, Layout(4), 10).last_labels(0, mixture, labels) is None
+    assert rule.last_labels(1, mixture) is not None  # each chain has its own state
+    assert PruningRule(False, layout, 10).last_labels(0, mixture) is None
+    assert PruningRule(True, Layout(4), 10).last_labels(0, mixture) is None

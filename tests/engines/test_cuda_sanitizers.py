@@ -49,6 +49,7 @@ def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
         ("address", "past_shared", "global-buffer-overflow"),
         ("address", "past_global", "heap-buffer-overflow"),
         ("address", "reads_past_global", "heap-buffer-overflow"),
+        ("address", "misaligned", "misaligned address"),
         ("thread", "reversed_without_barrier", "data race"),
         ("thread", "reversed_behind_warp_barrier", "data race"),
     ],

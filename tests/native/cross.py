@@ -1,7 +1,8 @@
 """Compile the native code for other systems with Zig's clang, any warning an error.
 
-``python tests/native/cross.py`` compiles the CPU engine, without the Python module, for Windows and macOS. An
-instruction set does not depend on the system: all of x86-64 are compiled for Windows, and one for macOS.
+``python tests/native/cross.py`` compiles the CPU engine and the list of CUDA calls, without the Python
+modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
+for Windows, and one for macOS.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
 optimisation: nobody runs them, and clang gives its warnings and its errors about instruction sets before it
 optimises.
@@ -16,7 +17,8 @@ from os import cpu_count
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU = ROOT / "kernels" / "cpu"
+KERNELS = ROOT / "kernels"
+CPU = KERNELS / "cpu"
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
 FLAGS = ["-std=c++17", "-O0", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
 SETS = {
@@ -27,9 +29,10 @@ SETS = {
 
 
 def sources(target: str) -> list[tuple[Path, list[str]]]:
-    """Return the files of the engine on a system, each with its own flags; sweep.cpp for each set."""
+    """Return the files for a system, each with its own flags; sweep.cpp for each set."""
     other = CPU / ("pages_posix.cpp" if "windows" in target else "pages_windows.cpp")
     once = [path for path in sorted(CPU.glob("*.cpp")) if not path.name.startswith("module")]
+    once.append(KERNELS / "cuda_commands.cpp")
     found: list[tuple[Path, list[str]]] = [
         (path, []) for path in once if path not in (other, CPU / "sweep.cpp")
     ]
@@ -44,7 +47,7 @@ def set_flags(name: str) -> list[str]:
 
 
 def compile_objects(target: str, folder: Path) -> list[Path]:
-    """Compile the engine for a system, and return the object files.
+    """Compile the code for a system, and return the object files.
 
     Raises
     ------

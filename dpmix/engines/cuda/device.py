@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pycuda.driver as driver
@@ -12,7 +13,7 @@ from dpmix.engines.cuda.kernels import Kernels
 from dpmix.engines.cuda.memory import DeviceMemory
 from dpmix.engines.cuda.passes import DevicePass
 from dpmix.engines.cuda.thread import DeviceThread
-from dpmix.engines.cuda.work import Account, Deliver, DeviceFailed, Pass, Take
+from dpmix.engines.cuda.work import Account, Collect, Deliver, DeviceFailed, Labels, Pass, Take
 from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Floats
@@ -70,15 +71,25 @@ class CudaDevice(DeviceThread):
 
     # The rest runs in the device's thread.
 
-    def serve(self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None) -> Account:
-        """Do the device's part of a pass; if it fails, the others may take its chunks at once."""
+    def serve(
+        self, work: Pass, share: Sequence[int], queue: ChunkQueue, deliver: Deliver | None, collect: Collect
+    ) -> Account:
+        """Do the device's part of a pass; `collect` receives its sums.
+
+        If it fails, the others may take its chunks at once, or a division stops.
+        """
         try:
             account = self.run(work, share, partial(queue.take, self.number), deliver)
+            if account.sums is not None:
+                collect(account.sums)
         except BaseException:
-            queue.abandon(self.number)
+            if work.division:  # the others do not have the labels of its chunks
+                queue.stop()
+            else:
+                queue.abandon(self.number)
             raise
         queue.finish(self.number)
-        return account
+        return replace(account, sums=None)
 
     def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver | None) -> Account:
         """Do chunks of a pass until none are left to take.
@@ -91,8 +102,6 @@ class CudaDevice(DeviceThread):
         take, deliver : callable
         """
         self._memory.make_room(list(share), len(work.components), work.n_populations)
-        if work.labels is not None:  # those that it sends are mostly these, or of an earlier pass
-            self._memory.lock_labels(work.labels)
         for name in work.kernels:
             self._kernels.load(name)
         running = DevicePass(
@@ -108,6 +117,10 @@ class CudaDevice(DeviceThread):
         account = running.run(take, deliver)
         self._has_far = running.exact_sent  # the next pass sends float64 mixtures from the start
         return account
+
+    def labels(self, chain: int) -> Labels:
+        """Return the labels of a chain for the chunks of the share, uint16 [chunks, CHUNK]."""
+        return self._memory.labels(chain).read()
 
     def _open(self) -> None:
         try:

@@ -11,7 +11,9 @@ import logging
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -36,7 +38,7 @@ from dpmix.engines.cuda.work import (
     Deliver,
     DeviceFailed,
     Division,
-    HostLabels,
+    Labels,
     MembershipWork,
     Pass,
     SampleParameters,
@@ -64,10 +66,44 @@ WORTH = 1.1  # they move if that makes a pass this many times faster, because ev
 
 
 class Labelled(NamedTuple):
-    """The labels of all events from one pass, and their number of components."""
+    """The labels of a chain: the pass that made them, and the shares of the devices that hold them.
 
-    labels: HostLabels
-    n_components: int
+    They are lost if the engine has other shares now. The pass makes them again, with the same bits.
+    """
+
+    work: Pass
+    shares: dict[int, list[int]]
+
+    @property
+    def n_components(self) -> int:
+        """Number of components of the labels."""
+        return len(self.work.components)
+
+
+class LabelsLost(Exception):
+    """A device has failed in a division; the others do not have the labels of its chunks."""
+
+
+class SumsOfDevices:
+    """The sums of a pass, to which each device adds its own, in its thread and in any order.
+
+    Attributes
+    ----------
+    total : CohortSums or None
+        None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.total: CohortSums | None = None
+        self._lock = Lock()
+
+    def add(self, own: CohortSums) -> None:
+        """Add the sums of a device, which keeps their memory."""
+        with self._lock:
+            if self.total is None:
+                self.total = own._replace(total=own.total.copy())
+            else:
+                cohort_sums.add(self.total, own)
 
 
 class CudaOptions(TypedDict, total=False):
@@ -118,8 +154,9 @@ class CudaPasses:
     Notes
     -----
     If a device fails, the others do its chunks in the same pass, with the same results. If no device is left,
-    the pass raises `DpmixError`. Labels are on the host, 2 bytes per event and chain, so they survive a
-    failed device. A chain whose pass did not finish has no labels.
+    the pass raises `DpmixError`. A device holds the labels of its chunks, 4 bytes per event and chain
+    (`dpmix.engines.cuda.labels`). If it fails, or if chunks move between devices, the labels are drawn again
+    when they are needed. A chain whose pass did not finish has no labels.
     """
 
     _by_sample = False  # each sample has its own parameters and sums
@@ -215,11 +252,22 @@ class CudaPasses:
         ------
         ValueError
             The chain has no labels yet.
+        DpmixError
+            No device is left.
         """
         self._check_open()
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
-        return self._labelled[chain].labels.by_event(self._grid.sizes).astype(np.int32)
+        labels = np.empty(self._n_events, np.int32)
+        while True:
+            self._restore_labels(chain)
+            shares = self._shares
+            for number, rows in self._read_labels(chain).items():
+                for chunk, row in zip(shares[number], rows, strict=True):
+                    first, end = self._grid.events(chunk)
+                    labels[first:end] = row[: end - first]
+            if shares is self._shares:  # no device has failed
+                return labels
 
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
@@ -247,15 +295,14 @@ class CudaPasses:
         (components, samples), chain = self._packed(mixture), chain_of(key)
         # Taken out until the pass has ended: after a failure, half-written labels must not pass for the
         # labels of a draw.
-        before = self._labelled.pop(chain, None)
-        labels = HostLabels(self._shares, before.labels if before else None)
-        last = None
-        if key is not None and before is not None and before.n_components == len(components):
-            last = self._pruning.last_labels(chain, mixture, before.labels)
-        sums = self._sum_up(Pass(components, samples, key, labels, last=last), rounded=rounded)
+        before, shares, last = self._labelled.pop(chain, None), self._shares, None
+        if key is not None and before and before.n_components == len(components) and before.shares is shares:
+            last = self._pruning.last_labels(chain, mixture)
+        work = Pass(components, samples, key, chain)
+        sums = self._sum_up(replace(work, last=last), rounded=rounded)
         if last:
             self._pruning.note(chain, len(components), self._accounts)
-        self._labelled[chain] = Labelled(labels, len(components))
+        self._labelled[chain] = Labelled(work, shares)
         return sums
 
     def _divide(
@@ -268,50 +315,76 @@ class CudaPasses:
         if labelled is None or labelled.n_components != len(split.pairs):
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
-        work = Pass(components, samples, key, division=Division(table, split.word, labelled.labels))
-        return self._sum_up(work, rounded=rounded)
+        work = Pass(components, samples, key, key.chain, division=Division(table, split.word))
+        while True:
+            self._restore_labels(key.chain)
+            with suppress(LabelsLost):
+                return self._sum_up(work, rounded=rounded)
+
+    def _restore_labels(self, chain: int) -> None:
+        """Draw the labels of a chain again if they are lost."""
+        while (labelled := self._labelled[chain]).shares is not self._shares:
+            log.info("CUDA: the labels of chain %d are drawn again: a device failed, or chunks moved", chain)
+            shares = self._shares
+            self._run(labelled.work, None, range(len(self._grid)))
+            self._labelled[chain] = labelled._replace(shares=shares)
+
+    def _read_labels(self, chain: int) -> dict[int, Labels]:
+        """Return each device's labels of a chain, uint16 [chunks, CHUNK]; remove devices that fail."""
+        usable = self._usable()
+        reading = {n: usable[n].submit(usable[n].labels, chain) for n, share in self._shares.items() if share}
+        wait(reading.values())
+        found = {}
+        for number, future in reading.items():
+            try:
+                found[number] = future.result()
+            except DeviceFailed as error:
+                self._remove(number, error)
+        return found
 
     def _sum_up(self, work: Pass, *, rounded: bool) -> CohortSums:
         """Do a pass over all chunks and return its sums. A device rounds them if it is the only one."""
         alone = rounded and len(self._usable()) == 1
-        first, *others = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
-        for sums in others:
-            cohort_sums.add(first, sums)
-        return first._replace(total=exact.values(first.total)) if rounded and not alone else first
+        sums = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
+        assert sums is not None  # each chunk is in the sums of a device
+        return sums._replace(total=exact.values(sums.total)) if rounded and not alone else sums
 
-    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> list[CohortSums]:
+    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> CohortSums | None:
         """Do the chunks of a pass; if devices fail, on those that are left.
 
-        Returns the sums of each device. Memberships have none; they are delivered by chunk.
+        Returns the sums. Memberships have none; they are delivered by chunk.
+
+        Raises
+        ------
+        LabelsLost
+            A device failed in a division.
         """
         self._usable()
         shares = self._shares
         queue = ChunkQueue(
             {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()},
-            self._grid.samples,
+            self._grid.samples if self._by_sample else None,
         )
         self._accounts = []
-        sums: list[CohortSums] = []
-
-        def done(number: int, account: Account) -> None:
-            if account.sums is not None:
-                sums.append(account.sums)
-            self._note(number, replace(account, sums=None))
-
+        sums = SumsOfDevices()
         serve_all(
             queue,
             self._usable,
-            lambda number, device: device.submit(device.serve, work, shares[number], queue, deliver),
-            done,
+            lambda number, device: device.submit(
+                device.serve, work, shares[number], queue, deliver, sums.add
+            ),
+            self._note,
             self._remove,
         )
+        if queue.stopped:
+            raise LabelsLost
         self._passes += 1
         if self._passes == self._next_rebalance:
             # Twice as late each time: speeds are then known better, and moving events costs as much as
             # before.
             self._next_rebalance *= 2
             self._rebalance()
-        return sums
+        return sums.total
 
     def _check_open(self) -> None:
         if not self._closing.alive:

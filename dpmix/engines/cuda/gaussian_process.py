@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pycuda.driver as driver
 
+from dpmix.engines.cuda.allocation import allocate
 from dpmix.engines.cuda.devices import DeviceInfo, chosen, describe, warn_of_few_cores
 from dpmix.engines.cuda.kernels import load
-from dpmix.engines.cuda.memory import allocate
 from dpmix.engines.cuda.messages import failure
 from dpmix.engines.cuda.thread import DeviceThread
 from dpmix.engines.cuda.work import DeviceFailed, serve_all
@@ -239,7 +239,7 @@ class _Device(DeviceThread):
         """Return the events of a chunk on the device, and queue their copy unless they are there."""
         if chunk in self._held:
             return self._held[chunk]
-        kept = allocate(events.nbytes) if driver.mem_get_info()[0] > SPARE + events.nbytes else None
+        kept = allocate(events.nbytes, SPARE)
         if kept is not None:
             self._held[chunk] = kept
         at = lane.events if kept is None else kept

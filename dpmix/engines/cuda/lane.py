@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,20 +10,12 @@ import numpy.typing as npt
 import pycuda.driver as driver
 
 from dpmix.engines.cuda import library
+from dpmix.engines.cuda.allocation import cleared
 from dpmix.engines.cuda.commands import Commands, Program
+from dpmix.engines.cuda.labels import BatchLabels
 from dpmix.engines.cuda.work import Pass
 from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, Layout
 from dpmix.model.mixture import Array, Floats
-
-
-def cleared(size: int) -> Any:
-    """Allocate bytes, a multiple of 4, and clear them.
-
-    Whole chunks of results are copied to the host. Of the last chunk, kernels write the events that exist.
-    """
-    memory = driver.mem_alloc(size)
-    driver.memset_d32(memory, 0, size // 4)
-    return memory
 
 
 class SortedEvents:
@@ -147,13 +140,15 @@ class Lane:
         self.events = driver.mem_alloc(staged * CHUNK * layout.padded_dim * 4)
         self.numbers = driver.mem_alloc(staged * 4)
         self.weights = driver.mem_alloc(staged * CHUNK * 4) if weighted else None
-        self.labels = cleared(slots * CHUNK * 2)
+        self._labels = cleared(slots * CHUNK * 2)
         # Normalisers of an E step, log densities of memberships, new labels of a division, or the log
         # likelihood of each event in a pruned draw.
         self.normalisers = cleared(slots * CHUNK * 8)
         self.memberships = cleared(n_memberships * 4) if n_memberships else None
         self.moments = driver.mem_alloc(n_moments * 8)
         self.sorted = SortedEvents(layout, slots, n_components)
+        self.scratch = BatchLabels(int(self._labels), int(self.sorted.order))
+        self.labels = self.scratch  # of the batch
         self.sums = driver.mem_alloc(n_sums * 8)  # of log densities or log probabilities, by part
         self.totals = driver.mem_alloc(slots * n_log_sums(n_components) * 8)  # the same, by chunk
         self.tallies = driver.mem_alloc(slots * 12)  # work, 8 bytes by slot, then far counts, 4 bytes
@@ -208,4 +203,4 @@ def n_log_sums(n_components: int) -> int:
 
 def first_of(flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return the start of a flat array as an array of the given shape."""
-    return flat[: np.prod(shape)].reshape(shape)
+    return flat[: prod(shape)].reshape(shape)

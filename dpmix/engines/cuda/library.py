@@ -1,7 +1,6 @@
 """Functions of the CUDA driver's library that PyCUDA does not offer.
 
-`pycuda.driver.register_host_memory` of PyCUDA 2026.1 ends the process with NumPy 2, and PyCUDA does not give
-the handles of kernels and events, which `dpmix.engines.cuda.commands` needs.
+PyCUDA does not give the handles of kernels and events, which `dpmix.engines.cuda.commands` needs.
 """
 
 from __future__ import annotations
@@ -11,27 +10,9 @@ import ctypes
 from functools import cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pycuda.driver as driver
 
-PORTABLE = 1  # for all contexts: CU_MEMHOSTREGISTER_PORTABLE
 LIBRARIES = "libcuda.so.1", "nvcuda.dll"  # names of the driver; a system has one of them
-
-
-def lock(memory: npt.NDArray[np.generic]) -> int:
-    """Page-lock an array in the current context; return the driver's error code, 0 for success.
-
-    The array must stay alive until `unlock`, or until the context is destroyed.
-    """
-    size = ctypes.c_size_t(memory.nbytes)
-    code: int = _library().cuMemHostRegister_v2(ctypes.c_void_p(memory.ctypes.data), size, PORTABLE)
-    return code
-
-
-def unlock(memory: npt.NDArray[np.generic]) -> None:
-    """Undo `lock`, in the same context."""
-    _library().cuMemHostUnregister(ctypes.c_void_p(memory.ctypes.data))
 
 
 def make_event(flags: int = 0) -> int:

@@ -1,7 +1,7 @@
-"""The memory of one CUDA device: the events of its share, the mixture, and the lanes of a pass.
+"""The memory of one CUDA device: the events and labels of its share, the mixture, and the lanes of a pass.
 
 A device has two lanes. Each is a stream with room for one batch of chunks. While the kernels of one lane run,
-the labels of the other lane are copied to the host, or its next events to the device. The lanes add their
+the next events of the other lane are copied to the device, if they do not stay there. The lanes add their
 statistics to one state of the sums on the device, which the host reads once a pass.
 """
 
@@ -17,8 +17,10 @@ import pycuda.driver as driver
 
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cuda import library
+from dpmix.engines.cuda.allocation import allocate
+from dpmix.engines.cuda.labels import ChainLabels
 from dpmix.engines.cuda.lane import HeldMixture, Lane, LaneEvents, SortedEvents, n_log_sums, n_sums_of_chunk
-from dpmix.engines.cuda.work import DeviceFailed, HostLabels, Labels
+from dpmix.engines.cuda.work import DeviceFailed
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
 from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
@@ -85,11 +87,11 @@ class DeviceMemory:
         self._event_bytes = layout.padded_dim * 4
         self._weight_bytes = 0 if weights is None else 4
         self._share: list[int] = []
+        self._places: dict[int, int] = {}  # of the chunks in the share
         self._resident: Any = None  # the share's events, its weights if there are any, its chunk numbers
-        self._slots: dict[int, int] = {}  # number of each resident chunk in the share
         self._offsets = np.zeros(1, np.int64)  # resident events before each of these chunks, and all
+        self._chains: dict[int, ChainLabels] = {}
         self._capacity = 0, 0  # components and populations that fit
-        self._locked: dict[int, Labels] = {}  # page-locked labels by address
         self.lanes: list[Lane] = []
         self.mixtures: list[HeldMixture] = []
         self.origin, self.mixture_sent, self.added = (library.make_event() for _ in range(3))
@@ -98,8 +100,8 @@ class DeviceMemory:
 
     def drop(self) -> None:
         """Release the events, the labels, the lanes and the mixture."""
-        self._drop_events()
-        self._unlock_labels()
+        self._resident = None
+        self._chains.clear()
         self._drop_lanes()
 
     def make_room(self, share: list[int], n_components: int, n_populations: int) -> None:
@@ -116,54 +118,47 @@ class DeviceMemory:
         if share == self._share and room == self._capacity:
             return
         if share != self._share:
-            self._share = share
-            self._drop_events()
-            self._unlock_labels()
+            self._share, self._places = share, {chunk: place for place, chunk in enumerate(share)}
+            self._resident = None
+            self._chains.clear()
         self._allocate_lanes(*room)
-        # Lanes come first: without them there is no pass at all, and events can be streamed.
-        if not self.lanes and self._slots:
-            self._warn("is short of memory: events pass through it in every sweep")
-            self._drop_events()
-            self._allocate_lanes(*room)
+        # Lanes come first: without them there is no pass at all, and labels and events can be streamed.
+        for release in (self._release_labels, self._release_events):
+            if not self.lanes and release():
+                self._allocate_lanes(*room)
         if not self.lanes:
             populations = f" and {room[1]} populations" if room[1] else ""
             raise DeviceFailed(f"out of memory: not one chunk with {room[0]} components{populations} fits")
-        if share and not self._slots:
+        if share and self._resident is None:
             self._hold_events()
 
-    def lock_labels(self, labels: HostLabels) -> None:
-        """Page-lock the labels of the share, so that copies of them do not wait for each other.
+    def labels(self, chain: int) -> ChainLabels:
+        """Return the labels of a chain for the share, which are new in the chain's first pass."""
+        if chain not in self._chains:
+            self._chains[chain] = ChainLabels(self._number, chain, len(self._share))
+        return self._chains[chain]
 
-        The memory stays locked, and alive, until the share changes or the device is closed.
-        """
-        for _, rows in labels.parts(self._share) if self._share else ():
-            if rows.ctypes.data not in self._locked:
-                self._locked[rows.ctypes.data] = rows
-                if error := library.lock(rows):
-                    self._warn("cannot page-lock labels (error %d): copies of them take longer", error)
-
-    def _unlock_labels(self) -> None:
-        for rows in self._locked.values():
-            library.unlock(rows)
-        self._locked = {}
+    def place(self, chunk: int) -> int | None:
+        """Return the place of a chunk in the share; None if the chunk is not in it."""
+        return self._places.get(chunk)
 
     @property
     def holds_events(self) -> bool:
         """True if the events of the share are resident."""
-        return bool(self._slots)
+        return self._resident is not None
 
     def resident_addresses(self, chunk: int) -> tuple[int, int, int] | None:
         """Return the device addresses of a chunk's events, number and weights (0: every weight is 1).
 
         None if the chunk is not resident.
         """
-        slot = self._slots.get(chunk)
-        if slot is None:
+        place = self.place(chunk)
+        if place is None or not self.holds_events:
             return None
         weights_at, numbers_at = self._resident_parts()
-        offset = int(self._offsets[slot])
+        offset = int(self._offsets[place])
         own_weights = weights_at + offset * self._weight_bytes if self._weights else 0
-        return int(self._resident) + offset * self._event_bytes, numbers_at + 4 * slot, own_weights
+        return int(self._resident) + offset * self._event_bytes, numbers_at + 4 * place, own_weights
 
     def send(self, lane: Lane, chunks: Sequence[int], events_at: int, weights_at: int) -> None:
         """Queue copies of the events, padded, and of the weights of chunks to device addresses.
@@ -224,8 +219,9 @@ class DeviceMemory:
         if self.by_sample:
             scratch += n_components * (self._layout.n_channels + 1) * 8
         staged = CHUNK * (self._event_bytes + self._weight_bytes + 4 * n_populations)
-        # Half of the memory that the resident events and the staged slots leave; the rest is for others.
-        share = 0 if self._slots else self._share_bytes()
+        # Half of the memory that the resident events and the staged slots leave; the rest is for labels and
+        # others.
+        share = 0 if self.holds_events else self._share_bytes()
         # A sixteenth more than the share, as `_hold_events` leaves free for others.
         spare = driver.mem_get_info()[0] - share * 17 // 16 - 2 * self._usual * staged
         room = max(spare // 4, SCRATCH)
@@ -275,9 +271,9 @@ class DeviceMemory:
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""
         size = self._share_bytes() + 4 * len(self._share)
-        free = driver.mem_get_info()[0]
-        self._resident = allocate(size) if size <= free - free // 16 else None
+        self._resident = allocate(size)
         if self._resident is None:
+            free = driver.mem_get_info()[0]
             need = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB that its events need"
             self._warn("has %s: they pass through it in every sweep", need)
             return
@@ -292,18 +288,21 @@ class DeviceMemory:
         for lane in self.lanes:
             lane.stream.synchronize()
         driver.memcpy_htod(numbers_at, self._grid.places[self._share].astype(np.uint32))
-        self._slots = {chunk: slot for slot, chunk in enumerate(self._share)}
 
-    def _drop_events(self) -> None:
-        self._slots, self._resident = {}, None
+    def _release_events(self) -> bool:
+        """Release the events, which then pass through the device; return False if they do already."""
+        if self.holds_events:
+            self._warn("is short of memory: events pass through it in every sweep")
+            self._resident = None
+            return True
+        return False
+
+    def _release_labels(self) -> bool:
+        """Move the labels of all chains to the host; return False if they are there."""
+        on_device = [labels for labels in self._chains.values() if labels.on_device]
+        for labels in on_device:
+            labels.leave_device()
+        return bool(on_device)
 
     def _warn(self, text: str, *values: Any) -> None:
         log.warning("CUDA device %d " + text, self._number, *values)
-
-
-def allocate(size: int) -> Any:
-    """Allocate memory on the current device; None if it has too little."""
-    try:
-        return driver.mem_alloc(size)
-    except driver.MemoryError:
-        return None

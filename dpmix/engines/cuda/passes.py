@@ -14,6 +14,7 @@ from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda.commands import Commands, Program, float_bits
 from dpmix.engines.cuda.kernels import Kernels
+from dpmix.engines.cuda.labels import BatchLabels, ChainLabels
 from dpmix.engines.cuda.lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda.memory import DeviceMemory
 from dpmix.engines.cuda.work import Account, Deliver, Division, LastLabels, MembershipWork, Pass, Take
@@ -72,6 +73,7 @@ class DevicePass:
         self._kernel_spans: list[tuple[float, float]] = []
         self._copy_spans: list[tuple[float, float]] = []
         self._work_done = 0  # multiply-adds of a pruned draw
+        self._labels: ChainLabels | None = None  # of the share, if the pass uses them
         self._has_added = False  # to the device's sums, which the other lane waits for
         self.exact_sent = send_exact
         self._send_tables()
@@ -93,6 +95,8 @@ class DevicePass:
                 self._start(lane)
             elif not any(other.chunks for other in lanes):
                 break
+        if self._labels and self._work.writes_labels:
+            self._labels.is_sorted = self._work.key is not None
         if not n_chunks:
             self._ahead.run()  # nothing has sent the tables, which clear the sums
         kernels = union_length(self._kernel_spans)
@@ -101,12 +105,15 @@ class DevicePass:
         return Account(n_chunks, kernels, copies, self._work_done, sums)
 
     def _read_state(self) -> Array:
-        """Copy the sums to the host, after the last batch: the state, float64 [4, n], or rounded, [n]."""
+        """Copy the sums to the host, after the last batch: the state, float64 [4, n], or rounded, [n].
+
+        They are in page-locked memory, which must stay in the thread of its device.
+        """
         n_sums = self._n_moments + self._work.n_log_sums
         shape, offset = ((n_sums,), 4 * n_sums * 8) if self._work.rounded else ((4, n_sums), 0)
         sums: Array = first_of(self._memory.state_here, shape)
         driver.memcpy_dtoh(sums, int(self._memory.state) + offset)
-        return sums.copy()  # page-locked memory stays in the thread of its device
+        return sums
 
     def _send_mixture(self, mixture: HeldMixture, sample: int, stream: int) -> None:
         """List copies of the mixture of a sample."""
@@ -146,6 +153,7 @@ class DevicePass:
         """Queue all operations of the lane's batch."""
         work, ahead = self._work, self._ahead
         ahead.record(lane.marks.began, lane.queue)
+        lane.labels = self._labels_of(lane)
         lane.sample = int(self._grid.samples[lane.chunks[0]])
         first, end = self._grid.sample(lane.sample)
         lane.n_events, lane.first_event = end - first, self._first_event + first
@@ -163,23 +171,28 @@ class DevicePass:
         ahead.run(self._program(lane), work.key)
         self._has_added = len(self._memory.lanes) > 1
 
+    def _labels_of(self, lane: Lane) -> BatchLabels:
+        """Return where the labels of the lane's batch are."""
+        place = self._memory.place(lane.chunks[0])
+        if self._work.gates or place is None:  # chunks of a failed device, which are not in the share
+            return lane.scratch
+        self._labels = self._memory.labels(self._work.chain)
+        return self._labels.batch(place, len(lane.chunks), lane.scratch)
+
     def _program(self, lane: Lane) -> Program:
         """Return the calls from the labels of the batch to its results; equal batches share them."""
-        work = self._work
-        places = tuple(
-            None if labels is None else labels.place(lane.chunks)
-            for labels in (work.labels_to_send, work.labels)
-        )
+        work, labels = self._work, lane.labels
         has_now = work.last is not None and work.last.now is not None
-        shape = work.kernels, self._n_components, len(lane.chunks), lane.n_events, lane.first_event, has_now
-        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, places
-        batch = *shape, *where, self._has_added
+        prunes = work.last is not None and labels.known
+        how = work.kernels, has_now, prunes, prunes and labels.is_sorted
+        shape = self._n_components, len(lane.chunks), lane.n_events, lane.first_event
+        where = lane.events_at, lane.numbers_at, lane.weights_at, lane.mixture.exact_at, labels.addresses
+        batch = *how, *shape, *where, self._has_added
         repeats = not (work.gates or work.division)  # these have values of their own
         if repeats and batch in lane.programs:
             return lane.programs[batch]
-        if work.labels_to_send is not None:
-            for slot, labels in work.labels_to_send.parts(lane.chunks):
-                self._batch.copy_up(label_address(lane, slot), labels, lane.queue)
+        if work.reads_labels and labels.here is not None:
+            self._batch.copy_up(labels.at, labels.here, lane.queue)
         self._batch.record(lane.marks.sent, lane.queue)
         self._compute(lane)
         program = self._batch.finish()
@@ -201,7 +214,7 @@ class DevicePass:
             self._launch_expectation(lane)
         elif work.division:
             self._launch_division(lane, work.key, work.division)
-        elif work.last:
+        elif work.last and lane.labels.known:
             self._launch_pruned_draw(lane, work.key, work.last)
         else:
             self._launch_draw(lane, work.key)
@@ -215,9 +228,8 @@ class DevicePass:
             memberships, log_densities = lane.memberships_of(work)
             commands.copy_down(memberships, lane.memberships, stream)
             commands.copy_down(log_densities, lane.normalisers, stream)
-        if work.labels is not None:
-            for slot, labels in work.labels.parts(lane.chunks):
-                commands.copy_down(labels, label_address(lane, slot), stream)
+        if work.writes_labels and lane.labels.here is not None:
+            commands.copy_down(lane.labels.here, lane.labels.at, stream)
         commands.record(lane.marks.done, stream)
 
     def _finish(self, lane: Lane, deliver: Deliver | None) -> None:
@@ -275,55 +287,57 @@ class DevicePass:
     def _launch_draw(self, lane: Lane, key: Key) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event
-        output = lane.labels, lane.sums, lane.far_counts
+        output = lane.labels.at, lane.sums, lane.far_counts
         mixture = self._n_components, self._weight_floor
         self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, key, *output)
-        self._launch_accumulation(lane, lane.labels)
+        self._launch_accumulation(lane, lane.labels.at, lane.labels.order_at)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
-        numbers_at = lane.numbers_at
-        self._sort(lane, lane.labels)
+        numbers_at, labels_at, order_at = lane.numbers_at, lane.labels.at, lane.labels.order_at
+        if not lane.labels.is_sorted:
+            self._sort(lane, labels_at, order_at)
         now = 0 if last.now is None else self._memory.now
-        tables = lane.mixture.exact_at, numbers_at, lane.sorted.order, now
+        tables = lane.mixture.exact_at, numbers_at, order_at, now
         numbers = lane.n_events, lane.first_event, self._n_components, self._weight_floor
         each = lane.normalisers
-        output = lane.labels, each, lane.far_counts, lane.work
+        output = labels_at, each, lane.far_counts, lane.work
         self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, key, *output)
         summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
         self._list(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
-        self._launch_accumulation(lane, lane.labels)
+        self._launch_accumulation(lane, labels_at, order_at)
 
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
         n_pairs, n_labels = self._n_components // 2, division.split.shape[1]
         new_labels = lane.normalisers
         # Events that are in no pair keep this label, which the sort leaves out.
         self._batch.fill(new_labels, NO_LABELS, len(lane.chunks) * CHUNK // 2, lane.queue)
-        tables = lane.mixture.exact_at, self._memory.split, lane.labels, lane.numbers_at, lane.weights_at
+        labels = self._memory.split, lane.labels.at
+        tables = lane.mixture.exact_at, *labels, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, lane.first_event, n_labels, self._weight_floor
         output = new_labels, lane.sums, lane.far_counts
         self._launch(lane, "divide", n_pairs * PARTS, *tables, *numbers, key, division.word, *output)
-        self._launch_accumulation(lane, new_labels)
+        self._launch_accumulation(lane, new_labels, lane.scratch.order_at)
 
-    def _launch_accumulation(self, lane: Lane, labels: Any) -> None:
-        self._sort(lane, labels)
+    def _launch_accumulation(self, lane: Lane, labels_at: Any, order_at: int) -> None:
+        self._sort(lane, labels_at, order_at)
         by, n_components = lane.sorted, self._n_components
-        tables = lane.weights_at, by.order, by.starts, by.extras
+        tables = lane.weights_at, order_at, by.starts, by.extras
         output = n_components, lane.moments, by.of_extras
         self._launch(lane, "accumulate", n_components + EXTRAS, *tables, *output)
         self._list(lane, "add_runs", EXTRAS, n_components, by.extras, by.of_extras, lane.moments)
 
-    def _sort(self, lane: Lane, labels: Any) -> None:
+    def _sort(self, lane: Lane, labels_at: Any, order_at: int) -> None:
         """List the kernels that sort the batch's events by label."""
         by, n_components = lane.sorted, self._n_components
-        common = labels, lane.numbers_at, lane.n_events, n_components, by.counts
+        common = labels_at, lane.numbers_at, lane.n_events, n_components, by.counts
         self._list(lane, "count_labels", SECTIONS * 32 // THREADS, *common)
         self._list(lane, "place_labels", 1, n_components, by.counts, by.starts, by.extras)
-        self._list(lane, "order_events", SECTIONS * 32 // THREADS, *common, by.order)
+        self._list(lane, "order_events", SECTIONS * 32 // THREADS, *common, order_at)
 
     def _launch_expectation(self, lane: Lane) -> None:
         tables = lane.mixture.exact_at, lane.numbers_at, lane.weights_at
         numbers = lane.n_events, self._n_components, self._weight_floor
-        shared = *tables, *numbers, lane.normalisers, lane.labels
+        shared = *tables, *numbers, lane.normalisers, lane.labels.at
         self._launch(lane, "expect_totals", self._blocks_per_chunk, *shared, lane.sums, lane.far_counts)
         self._launch(lane, "expect_moments", -(-self._n_components // self._joint), *shared, lane.moments)
 
@@ -362,11 +376,6 @@ class DevicePass:
         """List a kernel for the lane's batch."""
         grid = blocks_per_chunk, len(lane.chunks)
         self._kernels.launch(self._batch, name, grid, lane.queue, *arguments)
-
-
-def label_address(lane: Lane, slot: int) -> int:
-    """Return the device address of the labels of a slot."""
-    return int(lane.labels) + slot * CHUNK * 2
 
 
 def union_length(spans: Iterable[tuple[float, float]]) -> float:

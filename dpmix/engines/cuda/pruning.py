@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpmix.engines.checks import numbers_now
-from dpmix.engines.cuda.work import Account, HostLabels, LastLabels
+from dpmix.engines.cuda.work import Account, LastLabels
 from dpmix.kernels.layout import THREADS, Layout
 from dpmix.model.mixture import Mixture
 
@@ -34,15 +34,14 @@ class PruningRule:
         self._n_warps = n_events / (layout.events_per_block / WARPS)
         self._dense_draws: dict[int, int] = {}  # since the last try, by chain
 
-    def last_labels(self, chain: int, mixture: Mixture, labels: HostLabels) -> LastLabels | None:
-        """Return the last labels for a pruned draw; None for a dense one.
+    def last_labels(self, chain: int, mixture: Mixture) -> LastLabels | None:
+        """Return how to use the labels of the chain's last pass in a pruned draw; None for a dense draw.
 
         Parameters
         ----------
         chain : int
+            With labels of as many components.
         mixture : Mixture
-        labels : HostLabels
-            The labels of the chain's last pass, with as many components.
         """
         if not self._enabled or len(mixture.means) < MIN_COMPONENTS:
             return None
@@ -51,7 +50,7 @@ class PruningRule:
         if 0 < dense < RETRY:
             self._dense_draws[chain] = dense + 1
             return None
-        return LastLabels(labels, None if mixture.order is None else numbers_now(mixture))
+        return LastLabels(None if mixture.order is None else numbers_now(mixture))
 
     def note(self, chain: int, n_components: int, accounts: list[Account]) -> None:
         """Note the work of a chain's pruned draw."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,67 +12,13 @@ import numpy.typing as npt
 
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.shares import ChunkQueue
-from dpmix.kernels.layout import CHUNK, Layout
-from dpmix.model.mixture import Array, Ints
+from dpmix.kernels.layout import Layout
+from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 Labels = npt.NDArray[np.uint16]
 D = TypeVar("D")
 T = TypeVar("T")
-
-
-class HostLabels:
-    """The labels of all events on the host, in the order of the devices' shares.
-
-    The labels of a share are then consecutive rows, which one operation copies, whatever the number of
-    chunks.
-
-    Parameters
-    ----------
-    shares : mapping
-        The chunks of each device.
-    earlier : HostLabels, optional
-        Labels whose memory is used again if it has the same order.
-
-    Attributes
-    ----------
-    rows : uint16 [chunks, CHUNK]
-        At the start of a page, and a chunk is whole pages, so that devices can page-lock the chunks of their
-        shares.
-    """
-
-    def __init__(self, shares: Mapping[int, Sequence[int]], earlier: HostLabels | None = None) -> None:
-        order = np.concatenate([np.array(share, np.intp) for share in shares.values()])
-        self._row_of = np.argsort(order).tolist()
-        # In another order, a chunk's new labels would replace another's labels before these are read.
-        again = earlier is not None and self._row_of == earlier._row_of
-        self.rows: Labels
-        self.rows = earlier.rows if earlier and again else whole_pages(len(order))
-        self._address: int = self.rows.ctypes.data
-
-    def by_event(self, sizes: Ints) -> Labels:
-        """Return the labels in the order of the events, uint16 [N], given the number of events by chunk."""
-        return np.concatenate([self.rows[row][:n] for row, n in zip(self._row_of, sizes, strict=True)])
-
-    def place(self, chunks: Sequence[int]) -> tuple[int, ...]:
-        """Return what fixes the addresses of the labels of chunks: all rows' address, and their rows."""
-        return self._address, *map(self._row_of.__getitem__, chunks)
-
-    def parts(self, chunks: Sequence[int]) -> Iterator[tuple[int, Labels]]:
-        """Return the labels of chunks as few arrays [.., CHUNK], each with the place of its first chunk."""
-        rows = [self._row_of[chunk] for chunk in chunks]  # few: lists are faster than arrays
-        start = 0
-        for end in range(1, len(rows) + 1):
-            # Few large copies instead of one for each chunk: each copy costs a call of the driver.
-            if end == len(rows) or rows[end] != rows[end - 1] + 1:
-                yield start, self.rows[rows[start] : rows[end - 1] + 1]
-                start = end
-
-
-def whole_pages(n_chunks: int) -> Labels:
-    """Return labels of chunks that start at a page, uint16 [n_chunks, CHUNK]."""
-    pages = mmap.mmap(-1, n_chunks * CHUNK * 2)
-    return np.frombuffer(pages, np.uint16).reshape(n_chunks, CHUNK)
 
 
 class DeviceFailed(Exception):
@@ -99,7 +44,7 @@ class MembershipWork:
 
 @dataclass(frozen=True)
 class Division:
-    """The assignment of events to pairs of the pass's components.
+    """The assignment of the events of a chain to pairs of the pass's components, by their labels.
 
     Attributes
     ----------
@@ -108,13 +53,10 @@ class Division:
         (`dpmix.model.split_merge.SplitAssignment`).
     word : int
         Word of the random generator.
-    labels : HostLabels
-        Labels of all events.
     """
 
     split: npt.NDArray[np.int32]
     word: int
-    labels: HostLabels
 
 
 SUMMING = "sum_parts", "add_chunks"
@@ -123,17 +65,14 @@ SUMMING = "sum_parts", "add_chunks"
 
 @dataclass(frozen=True)
 class LastLabels:
-    """The labels of the last draw, which bound the components that can have weight in this one.
+    """Use of the chain's last labels, which bound the components that can have weight in a draw.
 
     Attributes
     ----------
-    labels : HostLabels
-        May share memory with those that the pass fills: a chunk is read before it is written.
     now : uint16 [K], optional
         The number that the component of each label has now; None: the same.
     """
 
-    labels: HostLabels
     now: Labels | None = None
 
 
@@ -165,14 +104,14 @@ class Pass:
         For mixtures that differ between samples.
     key : Key, optional
         None for an E step.
-    labels : HostLabels, optional
-        Array that a draw or an E step fills with the labels of all events.
+    chain : int
+        Chain whose labels a draw or an E step replaces, and a division reads.
     gates : MembershipWork, optional
         For memberships.
     division : Division, optional
         For sides of pairs; needs a key.
     last : LastLabels, optional
-        For a pruned draw.
+        For a pruned draw. Chunks whose last labels are not on the device are drawn densely.
     rounded : bool
         Return the rounded sums instead of their state, a quarter of the bytes; for a pass on one device.
     """
@@ -180,7 +119,7 @@ class Pass:
     components: Array
     samples: SampleParameters | None = None
     key: Key | None = None
-    labels: HostLabels | None = None
+    chain: int = 0
     gates: MembershipWork | None = None
     division: Division | None = None
     last: LastLabels | None = None
@@ -197,8 +136,8 @@ class Pass:
         sums = "count_labels", "place_labels", "order_events", "accumulate", "add_runs"
         if self.division:
             return "divide", *sums, *adding
-        draw = ("draw_sorted", "sum_log_likelihoods") if self.last else ("draw_labels",)
-        return *draw, *sums, *adding
+        pruned = ("draw_sorted", "sum_log_likelihoods") if self.last else ()
+        return "draw_labels", *pruned, *sums, *adding
 
     def rows(self, layout: Layout, sample: int) -> Array:
         """Return the packed mixture of a sample, float64 [K, PACK_DIM]."""
@@ -209,10 +148,14 @@ class Pass:
         return packed
 
     @property
-    def labels_to_send(self) -> HostLabels | None:
-        """The labels that the kernels read; None if they read none."""
-        before = self.division or self.last
-        return before.labels if before else None
+    def reads_labels(self) -> bool:
+        """True if the kernels read the chain's labels."""
+        return self.division is not None or self.last is not None
+
+    @property
+    def writes_labels(self) -> bool:
+        """True if the kernels replace the chain's labels."""
+        return self.division is None and self.gates is None
 
     @property
     def n_log_sums(self) -> int:
@@ -254,6 +197,9 @@ class Account:
 Take = Callable[[int, int], list[int]]
 """Return chunks of one sample to do: at most the first number of the device's own, in order, or at most the
 second number of others' chunks; none if all are taken."""
+
+Collect = Callable[[CohortSums], None]
+"""Receive the sums of a device's chunks, in its thread. The total is overwritten afterwards."""
 
 Deliver = Callable[[int, npt.NDArray[Any], Array], None]
 """Receive the memberships of a chunk: its number, memberships [CHUNK, P] and log densities [CHUNK].
