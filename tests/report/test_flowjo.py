@@ -270,7 +270,7 @@ def test_real_mouse_cells(shared_data: Path, tmp_path: Path, name: str) -> None:
     """FACSDiva, big-endian, ten compensated channels with slashes and blanks in their names."""
     fcs = shared_data / name
     assert dpmix("init", fcs, "--output", tmp_path / "run.yaml") == 0
-    small = ("--set", "model.components=32", "--set", "bem.starts=1", "--set", "bem.max_steps=60")
+    small = ("--set", "model.components=16", "--set", "bem.starts=1", "--set", "bem.max_steps=15")
     run = tmp_path / "run.h5"
     assert dpmix("bem", tmp_path / "run.yaml", "--quiet", *small, "--set", f"output.path={run}") == 0
     assert dpmix("gate", run, "--output", tmp_path / "gated", "--format", "wsp", "--quiet") == 0
