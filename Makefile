@@ -37,7 +37,7 @@ help:
 	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba; of recordings (15 minutes)"
 	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU"
 	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
-	@echo "make gpu-rehearsal  gpu-kit, and its run on an emulated GPU"
+	@echo "make gpu-rehearsal  gpu-kit for this Python, and its run on an emulated GPU; KIT_DPMIX: a wheel of dpmix"
 	@echo "make clean      remove everything that the others made"
 
 $(VENV)/installed: $(NATIVE)
@@ -164,7 +164,7 @@ bench-drift: $(VENV)/peers
 bench-gpu: $(VENV)/pycuda
 	$(BIN)/python benchmarks/gpu.py
 
-KIT := $(BIN)/python benchmarks/gpu_kit.py $(if $(KIT_PYTHON),--python $(KIT_PYTHON))
+KIT := $(BIN)/python benchmarks/gpu_kit.py $(if $(KIT_PYTHON),--python $(KIT_PYTHON)) $(if $(KIT_DPMIX),--dpmix $(KIT_DPMIX))
 gpu-kit: $(EMULATOR)
 	$(KIT)
 

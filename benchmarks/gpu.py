@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,6 @@ from gpu_record import Record, read, write
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent  # the checkout, or the kit
 TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
-PYTHON = (3, 12)  # of the wheels in a kit
 SKIPPED = 3  # exit code of a stage that cannot run here; the reason is its last line
 SHORTEST = 4  # seconds; with less time left, no stage starts
 UNHURRIED = 4  # without --within, and on an emulated device, stages have this many times their seconds
@@ -138,9 +138,8 @@ def prepared() -> dict[str, str]:
     """Return the environment of the stages; in a kit, unpack its packages and compiled kernels first."""
     paths, caches = [str(HERE)], {}
     if (ROOT / "wheels").is_dir():
-        if sys.version_info[:2] != PYTHON:
-            needed = ".".join(map(str, PYTHON))
-            sys.exit(f"gpu: this is Python {sys.version.split()[0]}; the kit needs {needed}")
+        if (needed := python_of(ROOT / "wheels")) != (here := "{}.{}".format(*sys.version_info)):
+            sys.exit(f"gpu: this is Python {here}; the kit needs {needed}")
         unpack(ROOT / "site", *(ROOT / "wheels").glob("*.whl"))
         unpack(ROOT / "cache", *ROOT.glob("cache.zip"))
         paths.append(str(ROOT / "site"))
@@ -152,6 +151,14 @@ def prepared() -> dict[str, str]:
         path += os.pathsep + str(TOOLKIT)
     added = {"PATH": path, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     return {**os.environ, **caches, **added}
+
+
+def python_of(wheels: Path) -> str:
+    """Return the version of Python that the wheels of a kit are for, such as ``3.12``, by PyCUDA's name."""
+    (name,) = (path.name for path in wheels.glob("pycuda-*.whl"))
+    found = re.search(r"-cp(\d)(\d+)-", name)
+    assert found is not None, name
+    return ".".join(found.groups())
 
 
 def unpack(folder: Path, *archives: Path) -> None:

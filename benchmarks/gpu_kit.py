@@ -3,7 +3,8 @@
     make gpu-kit                                             builds build/gpu-kit, in some minutes
     python benchmarks/gpu_kit.py --python PROGRAM            with another Python 3.12
     python benchmarks/gpu_kit.py --architectures sm_80 sm_90 with kernels compiled for other devices
-    make gpu-rehearsal                                       builds it and runs it on an emulated device
+    make gpu-rehearsal                                       builds it, for the Python of this script, and
+                                                             runs it on an emulated device
 
 The folder has wheels of dpmix, of PyCUDA and of what else the machine lacks, compiled kernels, the tests of
 the CUDA engine, and the scripts of gpu.py, which `run.py` starts. The GPU machine needs Linux with glibc
@@ -26,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gpu_code
+from gpu import python_of
 
 from dpmix.kernels import build
 from dpmix.system.cores import usable_cores
@@ -77,8 +79,11 @@ def find_python(wanted: str | None) -> str | None:
     return None
 
 
-def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
-    """Download and build wheels for Python 3.12; quick: dpmix for one instruction set, little optimised."""
+def collect_wheels(python: Path, folder: Path, *, quick: bool, dpmix: Path | None) -> None:
+    """Download and build wheels for a Python; quick: dpmix for one instruction set, little optimised.
+
+    `dpmix` is a wheel of it that was built before, for the same Python.
+    """
     folder.mkdir()
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as all_wheels:
@@ -87,6 +92,9 @@ def collect_wheels(python: Path, folder: Path, *, quick: bool) -> None:
             if wheel.name.split("-")[0].lower().replace("_", "-") in BROUGHT:
                 shutil.move(wheel, folder)
     run("PyCUDA, from source the first time", python, EMULATION / "build.py", "--wheel", folder)
+    if dpmix is not None:
+        shutil.copy(dpmix, folder)
+        return
     less = ["-C", "cmake.define.DPMIX_SETS=v3", "-C", "cmake.define.DPMIX_OPTIMISE=-O1"] if quick else []
     run("dpmix", *pip, "wheel", "--no-deps", *less, "--wheel-dir", folder, ROOT)
 
@@ -136,8 +144,9 @@ def emulated_path() -> str:
 
 
 def rehearse(python: str, folder: Path) -> None:
-    """Run all stages on an emulated device, by a Python that has what the machine has."""
-    machine, emulated = ROOT / "build" / "gpu-kit-machine", ROOT / "build" / "cuda_on_cpu"
+    """Run all stages on an emulated device, in an environment that has what the machine has."""
+    machine = ROOT / "build" / f"gpu-kit-machine-{python_of(folder / 'wheels')}"
+    emulated = ROOT / "build" / "cuda_on_cpu"
     if not (machine / "complete").exists():
         run("an environment like the machine's", python, "-m", "venv", "--clear", machine)
         install = [
@@ -177,7 +186,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu-kit")
-    parser.add_argument("--python", metavar="PROGRAM", help="a Python 3.12; default: python3.12")
+    parser.add_argument(
+        "--python", metavar="PROGRAM", help="a Python 3.12; default: python3.12, with --rehearse this one"
+    )
+    parser.add_argument("--dpmix", type=Path, metavar="WHEEL", help="this wheel of dpmix; default: build one")
     parser.add_argument(
         "--architectures", nargs="+", default=["sm_90"], help="of the devices (default: sm_90)"
     )
@@ -185,19 +197,19 @@ def main() -> None:
         "--rehearse", action="store_true", help="run it on an emulated device, with tiny sizes"
     )
     asked = parser.parse_args()
-    chosen = find_python(asked.python)
+    chosen = sys.executable if asked.rehearse and asked.python is None else find_python(asked.python)
     if chosen is None:
         missing = f"{asked.python or 'python3.12'}: no Python 3.12; name one by --python or KIT_PYTHON="
-        if not asked.rehearse:
-            sys.exit(f"gpu-kit: {missing}")
-        print(f"gpu-kit: SKIPPED: {missing}")
-        return
+        sys.exit(f"gpu-kit: {missing}")
     shutil.rmtree(asked.output, ignore_errors=True)
     asked.output.mkdir(parents=True)
-    environment = ROOT / "build" / "gpu-kit-python"
-    if not (environment / "bin" / "python").exists():
-        run("an environment of Python 3.12", chosen, "-m", "venv", environment)
-    collect_wheels(environment / "bin" / "python", asked.output / "wheels", quick=asked.rehearse)
+    python = Path(chosen)
+    if chosen != sys.executable:
+        environment = ROOT / "build" / "gpu-kit-python"
+        python = environment / "bin" / "python"
+        if not python.exists():
+            run("an environment of Python 3.12", chosen, "-m", "venv", environment)
+    collect_wheels(python, asked.output / "wheels", quick=asked.rehearse, dpmix=asked.dpmix)
     copy(asked.output)
     if asked.rehearse:  # the variants are compiled on the machine, as where a kit was built without nvcc
         os.environ["PATH"] = emulated_path()

@@ -51,6 +51,9 @@ def command(run: Path, files: tuple[str, ...], output: Path, quiet: bool, **opti
         assert fit is not None
         for s, sample in enumerate(found.samples):
             n_events, implausible = found.n_events[s], found.n_implausible[s]
+            if not n_events:
+                click.echo(f"{sample}: 0 events")
+                continue
             click.echo(
                 f"{sample}: {n_events:,} events, {implausible:,} implausible ({implausible / n_events:.2%}), "
                 f"misfit {fit.misfit[s]:.1%} (limit {fit.standard.limit:.1%})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cuda_on_cpu import emulator
@@ -33,6 +34,36 @@ def no_map_by_default() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpmix.report.embedding.available", lambda: False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def draw_figures() -> Iterator[Callable[..., None]]:
+    """`gate` in this process writes empty files for its figures, which take longer than all the rest.
+
+    Tests of figures ask for `real_figures`; fixtures of a module put this fixture's value in place.
+    """
+    from dpmix.report import figures
+
+    draw, every = figures.write_figures, (*figures.FIGURES, *figures.ADDED)
+
+    def write_empty(
+        directory: str | Path, gating: Any, run: Any, mixing: Any, names: Iterable[str] = every
+    ) -> None:
+        there = {*names} & {*figures._drawings(gating, run, mixing)}
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for path in figures.figure_paths(Path(directory), figures.ADDED):
+            if path.stem in there:
+                path.write_bytes(b"")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "write_figures", write_empty)
+        yield draw
+
+
+@pytest.fixture
+def real_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate` draws its figures."""
+    monkeypatch.setattr("dpmix.report.figures.write_figures", draw_figures)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

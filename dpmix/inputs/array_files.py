@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,8 @@ from dpmix.system.extras import require_extra
 from dpmix.system.hdf5_links import lies_elsewhere
 from dpmix.system.run_marker import is_run_file
 
-DETECTORS = ("channel", "detector", "PnN", "pnn", "name")
-"""Columns of AnnData's `var` with the detectors, where the index repeats a name."""
+DETECTORS = ("channel", "channelname", "detector", "pnn", "name")
+"""Columns of AnnData's `var` with the detectors where the index repeats a name; letters, in lower case."""
 
 
 def open_npy(path: Path, part: str) -> Source:
@@ -162,7 +163,8 @@ def variable_names(var: Any) -> tuple[list[str], list[str]]:
     index = [str(name) for name in var.index]
     detectors = index
     if len({*index}) < len(index):
-        columns = [[str(name) for name in var[column]] for column in DETECTORS if column in var]
+        plain = {re.sub(r"[^a-z]", "", str(column).casefold()): column for column in var}
+        columns = [[str(name) for name in var[plain[key]]] for key in DETECTORS if key in plain]
         detectors = next((names for names in columns if len({*names}) == len(names)), index)
     if "marker" in var:
         return detectors, ["" if name is None or name != name else str(name) for name in var["marker"]]

@@ -27,12 +27,20 @@ NOT_MARKERS = (
     ("time", r"^(computed[ _.-]?)?time(?!r)"),  # Timer-Blue and Timer-Red are a protein
     ("pulse or event length", r"^(event|cell)[ _.-]?length|^width$|^(trigger )?pulse[ _.-]?width|^TPW"),
     ("mass cytometer's pulse", r"^(offset|residual|cent(er|re)|amplitude)$"),
-    ("beads or debarcoding", r"^(bead_?dist.*|bc_separation_dist|mahalanobis_dist)$"),
+    (
+        "beads or debarcoding",
+        r"^(bead[ _.-]?)?dist(ance)?\d*$|^(bc[ _.-]?)?separation([ _.-]?dist)?$|^mahalanobis([ _.-]?dist)?$",
+    ),
     ("event header", r"^HDR-"),
     ("event or file number", r"^event$|^EV$"),
     ("not used by the instrument", r"^unused"),
     ("result of an earlier gating", r"^dpmix_"),
-    ("sorting", r"^(sort (result|enable)|ROI|classifier) bits|^sort([ _.-]?classifier)?$|^drop phase$"),
+    (
+        "sorting",
+        r"^(sort (result|enable)|ROI|classifier) bits|^drop phase$|"
+        r"^sort(ed)?([ _.-]?(class(ifier)?|gate|decision|region|population))?$|"
+        r"^(index|well)[ _.-]?(sort|row|column|[xy])$",
+    ),
     ("column without a name", r"^column \d+$|^Unnamed: \d+$|^__index_level_\d+__$|^row names$"),
 )
 
@@ -50,33 +58,40 @@ NUMBER = r"[ _.-]?(#|no|nr|num|number|count|id|index)"
 ADDED = (
     (
         "event or file number",
-        rf"^((absolute|original|orig)?[ _.-]?(event|row|cell)|file|original|object){NUMBER}$",
+        rf"^((absolute|original|orig)?[ _.-]?(event|row|cell)|file|original|orig|object){NUMBER}$|"
+        r"^(id|idx|index)([ _.-]?(event|row|cell))?$",
     ),
     (
         "label",
-        rf"^(label|population|cluster|sample|individual|batch|donor|patient|condition|group|plate|well|tube)s?"
-        rf"({NUMBER}|[ _.-]?name)?$|^cell[ _.-]?(type|label|class)s?$|^(file|sample)[ _.-]?name$",
+        rf"^(label|population|pop|cluster|sample|individual|subject|batch|donor|patient|condition|group|plate|"
+        rf"well|tube|run|annotation)s?({NUMBER}|[ _.-]?name)?$|^cell[ _.-]?(type|label|class)s?$|"
+        r"^(file|sample)[ _.-]?name$",
     ),
     (
         "quality control by another program",
-        r"^remove_from_|^QC($|[ _.-]|vector|flag|pass|score|good|bad)|^good[ _.-]?vs[ _.-]?bad$|"
-        r"^(is[ _.-])?outlier$|^(fluidic|flow|margin|density)[ _.-]?outliers?$|"
+        r"^remove_from_|^QC($|[ _.-]|vector|flag|pass|score|good|bad)|^good[ _.-]?(vs[ _.-]?bad|and)|"
+        r"^(is[ _.-]?)?(outlier|doublet|singlet)s?([ _.-]?(score|flag))?$|"
+        r"^(fluidic|flow|margin|density)[ _.-]?outliers?$|"
         r"^(flowAI|flowClean|flowCut|flowQ|PeacoQC)",
     ),
     (
         "map by another program",
-        r"^(t-?SNE|bh-?t?-?SNE|opt-?SNE|vi-?SNE|fit-?SNE|h-?SNE|UMAP|densMAP|PHATE|Tri-?Map|PaCMAP|EmbedSOM|"
-        r"isomap|PCA(?=_))[ _.-]*(dim(ension)?)?[ _.-]*([0-9]{0,2}|[xyz])$",
+        r"^(X[ _.-])?(t-?SNE|bh[-.]?t?-?SNE|opt-?SNE|vi-?SNE|fit-?SNE|h-?SNE|UMAP|densMAP|PHATE|Tri-?Map|"
+        r"PaCMAP|EmbedSOM|isomap|diff(usion)?[ _.-]?map|force[ _.-]?atlas|FDL|PCA(?=_))"
+        r"[ _.-]*(dim(ension)?)?[ _.-]*([0-9]{0,2}|[xyz])([ _.-][0-9])?$",
     ),
     (
         "clusters by another program",
-        r"^(flow[ _.-]?SOM|r?phenograph|x-?shift|clusterX|densVM|SPADE|leiden|louvain|k-?means|PARC|DEPECHE|"
-        r"immunoclust|flow[ _.-]?means|citrus)($|[ _.-]|[0-9]|cluster|clust)|"
-        rf"^(meta|sub|super|som|node|flow)[ _.-]?cluster(s|ing|ings)?({NUMBER}|[0-9]+)?$",
+        r"^(flow[ _.-]?SOM|r?phenograph|x[-.]?shift|clusterX|densVM|SPADE|leiden|louvain|k[-.]?means|PARC|"
+        r"DEPECHE|immunoclust|flow[ _.-]?(means|grid)|citrus|seurat|h?dbscan|rclusterpp|cytotree|FLOCK|"
+        r"accense|CellCnn)"
+        r"($|[ _.-]|[0-9]|cluster|clust)|^som$|"
+        rf"^(som[ _.-]?)?node({NUMBER}|[0-9]+)?$|"
+        rf"(^|[ _.-]|meta|sub|super|som|node|flow)clust(er(s|ing|ings)?)?({NUMBER}|[ _.-]?k?[0-9]+)?$",
     ),
     (
         "gate by another program",
-        r"^(gate|manual[ _.-]?gat(e|ing)|in[ _.-]?gate)s?([ _.-]?(source|name|label|id|no|num|number))?$",
+        r"^(gated?|manual[ _.-]?gat(e|ing)|in[ _.-]?gate)s?([ _.-]?(source|name|label|id|no|num|number))?$",
     ),
 )
 
@@ -297,7 +312,7 @@ def _described(own: Measurement, used: Measurement) -> str:
 
 def is_coarse(channel: Channel) -> bool:
     """Return True for linear integers with too few levels for a logarithmic scale."""
-    return channel.integer and channel.log is None and (channel.range or 0.0) <= NARROW
+    return channel.integer and channel.log is None and channel.range is not None and channel.range <= NARROW
 
 
 def is_phosphoprotein(name: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs.channel_names import uncompensated_name
-from dpmix.inputs.fcs.spillover import Spillover, is_identity
+from dpmix.inputs.fcs.spillover import Spillover, as_shares, is_identity, numbers_named
 from dpmix.inputs.sources import Source
 from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array
@@ -90,7 +90,7 @@ def own_matrix(source: Source, expected: bool) -> OwnMatrix:
         return OwnMatrix(None, AGAIN.format(applied[0]))
     if is_identity(source.spillover):
         return OwnMatrix(None, "not compensated: the spillover matrix of the file is the identity matrix")
-    if not any(_named(name, source) for name in detectors):
+    if not any(numbers_named(name, source.details) for name in detectors):
         note = f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
         return OwnMatrix(None, note, warning=True)
     whose = (
@@ -114,7 +114,7 @@ def read_matrix(path: Path) -> Spillover:
 
     The first line has the detector names. Each further line is the row of one dye, with or without its name
     in front. Rows with the names of the columns may come in any order; other rows follow the order of the
-    columns.
+    columns. A matrix with 100 on its diagonal has percentages.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def read_matrix(path: Path) -> Spillover:
             row_names = [row[0] for row in rows]
             if {*row_names} == {*names}:
                 matrix = matrix[[row_names.index(name) for name in names]]
-            return Spillover(tuple(names), matrix)
+            return Spillover(tuple(names), as_shares(matrix))
         problem = f"has {len(names)} names and {len(rows)} rows of {sorted({len(row) for row in rows})} cells"
     need = "need auto, none, or a CSV file with a square matrix under detector names"
     raise ConfigError([f"data.compensation: {path} {problem}, {need}"])
@@ -149,7 +149,7 @@ def match_matrix(spillover: Spillover, source: Source) -> Compensation:
     DataError
         A name matches no channel or several, or the matrix cannot be inverted.
     """
-    found = [_named(name, source) for name in spillover.detectors]
+    found = [numbers_named(name, source.details) for name in spillover.detectors]
     missing = [name for name, numbers in zip(spillover.detectors, found, strict=True) if len(numbers) != 1]
     channels = tuple(numbers[0] for numbers in found if numbers)
     if missing:
@@ -162,12 +162,6 @@ def match_matrix(spillover: Spillover, source: Source) -> Compensation:
     if not np.isfinite(spillover.matrix).all() or np.linalg.cond(spillover.matrix) > WORST_CONDITION:
         raise DataError(f"{source.name}: the spillover matrix cannot be inverted; {REMEDY}")
     return Compensation(channels, spillover.matrix)
-
-
-def _named(name: str, source: Source) -> list[int]:
-    """Return the numbers of the channels with a detector name, or else with a marker."""
-    detectors = [k for k, channel in enumerate(source.details) if channel.detector == name]
-    return detectors or [k for k, channel in enumerate(source.details) if channel.marker == name]
 
 
 def _few(names: Sequence[str]) -> str:

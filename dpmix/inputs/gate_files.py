@@ -6,8 +6,9 @@ gates that cannot be read, with the gates inside them, and `Gates.unread` says w
 
 - it is of another kind than a rectangle, a polygon, an ellipse, or a Boolean of readable gates;
 - its channel is not in the file: a derived parameter, or one of another panel;
-- it is a polygon or an ellipse, and the transform of a channel is of a kind that FlowKit does not know.
-  Limits of rectangles are on the linear scale in a workspace, so they need no transform.
+- it is a polygon or an ellipse, and the transform of a channel is of a kind that FlowKit does not know, or
+  not valid. Limits of rectangles are on the linear scale in a workspace, so they need no transform;
+- another gate in the same one has its name.
 
 In a GatingML file, a gate cannot be read that does not fit the schema of the standard. A dimension without
 `compensation-ref`, which the standard demands, is not compensated.
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,16 +59,25 @@ class Gates(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkspaceSample:
-    """A sample of a workspace: its name, the folders of its file from the last one on, keywords, element."""
+    """A sample of a workspace: its name, its file, the file's folders from the last one on, and its XML."""
 
     name: str
+    file: str
     folders: tuple[str, ...]
     keywords: dict[str, str]
     element: Any
 
 
 def is_workspace(root: Any) -> bool:
-    """Return True for the XML of a workspace of FlowJo."""
+    """Return True for the XML of a workspace of FlowJo.
+
+    Raises
+    ------
+    ConfigError
+        FlowJo 9 or older has written it.
+    """
+    if _kind(root) == "Workspace" and "gating" not in root.nsmap:
+        raise ConfigError(["is a workspace of FlowJo 9 or older; save it in FlowJo 10"])
     return _kind(root) == "Workspace"
 
 
@@ -88,19 +100,20 @@ def samples_of(root: Any) -> list[WorkspaceSample]:
     for element in root.findall("SampleList/Sample", root.nsmap):
         node, data = element.find("SampleNode", root.nsmap), element.find("DataSet", root.nsmap)
         uri = "" if data is None else data.get("uri", "")
-        parts = Path(unquote(urlparse(uri.replace("\\", "/")).path)).parts[:-1]
+        place = unquote(urlparse(uri.replace("\\", "/")).path, errors="surrogateescape")
+        *parts, file = Path(place).parts or ("",)
         keywords = {
             one.get("name", ""): one.get("value", "").strip()
             for one in element.findall("Keywords/Keyword", root.nsmap)
         }
         if node is not None:
             folders = tuple(part.casefold() for part in reversed(parts))
-            found.append(WorkspaceSample(node.get("name", ""), folders, keywords, element))
+            found.append(WorkspaceSample(node.get("name", ""), file, folders, keywords, element))
     return found
 
 
 def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) -> WorkspaceSample:
-    """Find the sample of a file, by its name or $FIL.
+    """Find the sample of a file, by its name, by the file of the sample, or by $FIL; last, in any case.
 
     Among several samples with this name, find the one whose file shares the most folders with this file,
     counted from the last, or else the one that has the keywords of the file.
@@ -114,8 +127,11 @@ def find_sample(samples: Sequence[WorkspaceSample], source: Source, path: Path) 
     """
     keywords = source.header.keywords if source.header else {}
     same: list[WorkspaceSample] = []
-    for name in (source.path.name, keywords.get("fil", "")):
-        same = same or [sample for sample in samples if sample.name == name]
+    names = [source.path.name, keywords.get("fil", "")]
+    for fold in (str, str.casefold):
+        for name in filter(None, names):
+            for attribute in ("name", "file"):
+                same = same or [one for one in samples if fold(getattr(one, attribute)) == fold(name)]
     if not same:
         known = ", ".join(sample.name for sample in samples) or "no samples"
         raise NoSample(f"{source.name}: {path} has no sample of this name; it has {known}")
@@ -184,15 +200,20 @@ class _Scales:
     """
 
     def __init__(self, sample: Any, names: dict[str, str]) -> None:
+        from lxml import etree
+
         self.unknown: dict[str, str] = {}
         self.rescaled: set[str] = set()
         matrix = next((one for one in sample.iter() if _kind(one) == "spilloverMatrix"), None)
         self.affixes = ("", "") if matrix is None else (matrix.get("prefix", ""), matrix.get("suffix", ""))
-        for scale in list(sample.find("Transformations", names)):
+        scales = sample.find("Transformations", names)
+        if scales is None:  # as FlowKit needs it
+            scales = etree.SubElement(sample, "Transformations")
+        for scale in list(scales):
             kind, channel = _kind(scale), next(iter(_channels(scale)), "")
-            if kind not in SCALES:
-                self.unknown[channel] = kind
-                scale.getparent().remove(scale)
+            if kind not in SCALES or not channel or not _is_valid(scale):
+                self.unknown[channel] = kind if kind not in SCALES else f"{kind}, which is not valid"
+                scales.remove(scale)
             elif kind == "biex":
                 if _get(scale, "length") != BIEX_LENGTH:
                     self.rescaled.add(channel)
@@ -206,13 +227,27 @@ class _Scales:
         return name.removeprefix(prefix).removesuffix(suffix)
 
 
+def _is_valid(scale: Any) -> bool:
+    """Return True if all parameters of a transform are numbers, and the width of a biex is not above 0."""
+    try:
+        numbers = [float(value) for value in scale.attrib.values()]
+    except ValueError:
+        return False
+    is_wrong = _kind(scale) == "biex" and float(_get(scale, "width")) > 0
+    return all(map(math.isfinite, numbers)) and not is_wrong
+
+
 def _remove_unread(sample: Any, scales: _Scales, channels: set[str]) -> dict[str, str]:
     """Remove the gates of a sample that cannot be read, in place, and return why, by their paths."""
     unread: dict[str, str] = {}
-    nodes = dict(_nodes(sample))
+    found = _nodes(sample)
+    nodes = dict(found)
+    for path, n_gates in Counter(path for path, _ in found).items():
+        if n_gates > 1:
+            unread[path] = f"{n_gates} gates have this name"
     for path, node in nodes.items():
         if _kind(node) == "Population" and (why := _why_unread(node, scales, channels)):
-            unread[path] = why
+            unread.setdefault(path, why)
     missing: set[str] | None = None
     # Until nothing changes: a Boolean of a Boolean of an unreadable gate cannot be read either.
     while missing != (gone := {path for path in nodes if any(_inside(path, one) for one in unread)}):
@@ -222,8 +257,9 @@ def _remove_unread(sample: Any, scales: _Scales, channels: set[str]) -> dict[str
             if _kind(node) in BOOLEANS and path not in gone and not {*parts} <= nodes.keys() - gone:
                 unread[path] = "of gates that cannot be read"
     outer = {path: why for path, why in unread.items() if path.rpartition("/")[0] not in gone}
-    for path in outer:
-        nodes[path].getparent().remove(nodes[path])
+    for path, node in found:
+        if path in outer:
+            node.getparent().remove(node)
     return outer
 
 

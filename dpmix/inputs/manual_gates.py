@@ -5,10 +5,11 @@ transforms of each sample; a sample is found by the name of its file, or by $FIL
 several have this name. The gates of a GatingML file apply to every sample. Gates that FlowKit cannot read are
 left out (`dpmix.inputs.gate_files`).
 
-FlowKit applies the gates: it undoes $PnE, divides by $PnG, compensates and transforms as the workspace says.
-FlowKit does not read spectral matrices other than by ordinary least squares, FlowJo's transforms other than
-linear, log, biex, logicle and ArcSinh, or gates on derived parameters. It reads a whole file into memory (8
-bytes per number, several times).
+FlowKit applies the gates: it compensates and transforms as the workspace says. It gets the events that dpmix
+reads, without $PnE, divided by $PnG, and time multiplied by $TIMESTEP: where a file deviates from the
+standard, FlowKit reads other events or refuses it. FlowKit does not read spectral matrices other than by
+ordinary least squares, FlowJo's transforms other than linear, log, biex, logicle and ArcSinh, or gates on
+derived parameters. A whole file is in memory (8 bytes per number, several times).
 
 FlowJo's biex is a table of an older logicle scale. Over the range of the table, the logicle scale with t =
 its top, w = log10(-width) / 2, m = positive decades and a = negative decades differs from it by at most 0.005
@@ -29,8 +30,8 @@ import numpy.typing as npt
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.inputs import gate_files
+from dpmix.inputs.fcs.plain import plain_fcs
 from dpmix.inputs.fcs.spillover import Spillover
-from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.sources import Source
 from dpmix.inputs.transforms import Transform
 from dpmix.system.extras import require_extra
@@ -105,22 +106,13 @@ class ManualGates:
         if header is None or header.data_set > 1:
             found = "is not an FCS file" if header is None else "is not the first data set of its file"
             raise DataError(f"{source.name}: {found}, which {self._where} requires")
-        if header.version == "FCS2.0" and header.place_by == "TEXT":
-            found = "the place of its events by HEADER is wrong, and FlowKit uses it in every FCS 2.0 file"
-            raise DataError(f"{source.name}: {found}; {AGAIN}")
         self.require(source)
         strategy = self._gates_of(source).strategy
+        data = plain_fcs(header)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                sample = flowkit.Sample(
-                    str(source.path),
-                    sample_id=source.name,
-                    ignore_offset_error=True,
-                    ignore_offset_discrepancy=True,
-                    use_header_offsets=header.place_by == "HEADER",
-                    use_flowjo_labels=self._is_workspace,
-                )
+                sample = flowkit.Sample(data, sample_id=source.name, use_flowjo_labels=self._is_workspace)
                 result = strategy.gate_sample(sample)
             gates = [gate for gate in strategy.get_gate_ids() if not _has_quadrants(strategy, gate)]
             return {

@@ -173,15 +173,26 @@ def absences(sources: Sequence[Source]) -> tuple[dict[int, str], list[str]]:
             if plain[j] not in plain_first:
                 more.setdefault(shown_name(other.details[j]), []).append(other.name)
     n = len(sources)
-    absent = {k: f"not in {some(names)}" for k, names in lacking.items()}
+    lacked = {
+        k: f"{some(names)}{_differs_by_compensation(first, k, sources)}" for k, names in lacking.items()
+    }
+    absent = {k: f"not in {where}" for k, where in lacked.items()}
     notes = [
-        f"{shown_name(first.details[k])}: not in {len(names)} of {n} files: {some(names)}"
+        f"{shown_name(first.details[k])}: not in {len(names)} of {n} files: {lacked[k]}"
         for k, names in lacking.items()
     ]
     notes += [
         f"{name}: only in {len(names)} of {n} files: {some(names)}; left out" for name, names in more.items()
     ]
     return absent, notes
+
+
+def _differs_by_compensation(first: Source, k: int, sources: Sequence[Source]) -> str:
+    """Return words for a channel that another file has under the name of compensated or raw values, or ""."""
+    own = first.channels[k]
+    others = {name for source in sources[1:] for name in source.channels} - {own}
+    bare = {uncompensated_name(name) for name in others}
+    return " with the same compensation" if uncompensated_name(own) in bare else ""
 
 
 def warn_of_other_markers(

@@ -21,11 +21,14 @@ import numpy as np
 from dpmix.inputs.channel import Channel
 from dpmix.model.mixture import Array, Floats
 
-ELEMENTS = "Ag|Ar|Ba|Bi|Cd|Ce|Cs|Dy|Er|Eu|Gd|Ho|I|In|Ir|La|Lu|Nd|Os|Pb|Pd|Pr|Pt|Rh|Sm|Sn|Tb|Te|Tl|Tm|Xe|Y|Yb"
+ELEMENTS = (
+    "Ag|Ar|As|Au|Ba|Bi|Br|Cd|Ce|Cs|Dy|Er|Eu|Gd|Hf|Hg|Ho|I|In|Ir|La|Lu|Mo|Nb|Nd|Os|Pb|Pd|Pr|Pt|Re|Rh|Ru|Se|Sm|"
+    "Sn|Sr|Ta|Tb|Te|Tl|Tm|Xe|Y|Yb|Zr"
+)
 ISOTOPE = re.compile(
     rf"\(?(?<![A-Za-z0-9])(?:(?P<mass>\d{{2,3}})(?P<element>{ELEMENTS})|"
-    rf"(?P<element2>{ELEMENTS})(?P<mass2>\d{{2,3}})|"
-    rf"(?P<element3>{ELEMENTS})\((?P<mass3>\d{{2,3}}(?:\.\d+)?(?:, ?\d{{2,3}})*)\))"
+    rf"(?P<element2>{ELEMENTS})(?P<mass2>\d{{2,3}}(?:[_+]\d{{2,3}})*)|"
+    rf"(?P<element3>{ELEMENTS})\((?P<mass3>\d{{2,3}}(?:\.\d+)?(?:[,+] ?\d{{2,3}}(?:\.\d+)?)*)\))"
     r"\)?(?:D[id]|-Dual)?(?![A-Za-z0-9])"
 )
 MASS_NUMBERS = re.compile(r"^\d{2,3}(?:[_,-]\d{2,3})*[-_ ](?=[A-Za-z])")  # of a marker: 142-CD19, 110_114-CD3
@@ -58,7 +61,8 @@ def isotopes(name: str) -> list[str]:
     for match in ISOTOPE.finditer(name):
         found = match.groupdict()
         element = found["element"] or found["element2"] or found["element3"]
-        masses = [round(float(m)) for m in (found["mass"] or found["mass2"] or found["mass3"]).split(",")]
+        numbers = found["mass"] or found["mass2"] or found["mass3"]
+        masses = [round(float(number)) for number in re.split(r"[,_+]", numbers)]
         if all(LIGHTEST <= mass <= HEAVIEST for mass in masses):
             return [f"{element}{mass}" for mass in masses]
     return []

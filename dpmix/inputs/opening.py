@@ -44,13 +44,14 @@ from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.fcs import header as fcs
 from dpmix.inputs.fcs.data import read_events
 from dpmix.inputs.fcs.evidence import Owner
+from dpmix.inputs.fcs.spillover import is_identity
 from dpmix.inputs.fcs.text import AGAIN
 from dpmix.inputs.mass import named_by_isotopes
 from dpmix.inputs.sources import Source, file_stamp
 from dpmix.inputs.storage import Storage
 from dpmix.inputs.table_files import open_parquet, open_text
 from dpmix.inputs.text_format import text_format
-from dpmix.inputs.transformed import why_transformed
+from dpmix.inputs.transformed import partly_transformed, why_transformed
 from dpmix.system.paths import below_common_folder, file_id, from_home, in_order
 from dpmix.system.run_marker import is_run_file
 
@@ -66,6 +67,11 @@ OTHER_NAMES = ("file", "filename", "fcs", "fcsfile", "fcsfilename", "datafile")
 """Names that other programs give it (CATALYST: file_name), without case and what separates words."""
 PART_OF_FCS = re.compile(r"(?P<data_set>[0-9]{0,9})(?:(?:^|::)(?P<owner>header|text))?")
 SPECTRAL = 30  # detectors without markers, at least, of a spectral cytometer
+BANDS = re.compile(r"(UV|V|B|YG|R)\d{1,2}(-[AHW])?")  # its detectors in a table: laser and number
+NOT_UNMIXED = (
+    "{} like a spectral cytometer's, which are not unmixed; unmix the file first, in the software of the "
+    "instrument"
+)
 SEEN, STRETCHES = 512, 4  # events in a stretch, and stretches, that show whether values are transformed
 KNOWN = "FCS, CSV, TSV, NPY, NPZ, HDF5, h5ad or Parquet"
 
@@ -238,7 +244,11 @@ def open_source(path: str | Path, part: str = "", storage: Storage | None = None
     if twice:
         raise DataError(f"{path}: several channels are named {', '.join(twice)}; give them different names")
     name, kind = printable(_joined(path.name, part)), "mass" if named_by_isotopes(details) else source.kind
-    return replace(source, name=name, details=details, kind=kind, path=path, stamp=stamp)
+    warnings = source.warnings
+    bands = {measurement(d.detector).stem for d in details if BANDS.fullmatch(d.detector)}
+    if source.header is None and len(bands) >= SPECTRAL:
+        warnings = (*warnings, NOT_UNMIXED.format(f"{len(bands)} columns are named"))
+    return replace(source, name=name, details=details, kind=kind, path=path, stamp=stamp, warnings=warnings)
 
 
 def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
@@ -274,7 +284,7 @@ def _opener(path: Path, storage: Storage) -> Callable[[Path, str], Source]:
 def _fcs(path: Path, part: str) -> Source:
     """Open a data set of an FCS file, by default the first."""
     header = fcs.read_header(path, *_fcs_part(path, part))
-    transformed = _why_transformed(header)
+    transformed, doubts = _why_transformed(header)
     then = "they are not compensated, and not transformed unless data.transform says so"
     return Source(
         name=path.name,
@@ -289,6 +299,7 @@ def _fcs(path: Path, part: str) -> Source:
         warnings=(
             *header.warnings,
             *_raw_spectral(header),
+            *doubts,
             *([f"values are transformed already ({transformed}); {then}"] * bool(transformed)),
         ),
         header=header,
@@ -300,22 +311,24 @@ def _raw_spectral(header: fcs.Header) -> list[str]:
     light = [channel for channel in header.channels if not why_not_measured(channel)]
     stems = {measurement(channel.detector).stem for channel in light}
     named = any(channel.marker and channel.marker != channel.detector for channel in light)
-    if header.kind == "mass" or named or header.spillover or len(stems) < SPECTRAL:
+    has_matrix = header.spillover is not None and not is_identity(header.spillover)
+    if header.kind == "mass" or named or has_matrix or len(stems) < SPECTRAL:
         return []
-    found = f"{len(stems)} detectors without a marker or matrix look like a spectral cytometer's"
-    return [f"{found}, which are not unmixed; unmix the file first, in the software of the instrument"]
+    return [NOT_UNMIXED.format(f"{len(stems)} detectors without a marker or matrix look")]
 
 
-def _why_transformed(header: fcs.Header) -> str:
-    """Return what shows that the values of an FCS file are transformed, by some of its events."""
+def _why_transformed(header: fcs.Header) -> tuple[str, list[str]]:
+    """Return what shows that the values of an FCS file are transformed, by some of its events; and doubts."""
     if header.kind == "mass":
-        return ""
+        return "", []
     named = {*header.spillover.detectors} if header.spillover else set()
     light = [k for k, channel in enumerate(header.channels) if channel.detector in named]
     light = light or [k for k, channel in enumerate(header.channels) if not why_not_measured(channel)]
     starts = np.linspace(0, max(header.n_events - SEEN, 0), STRETCHES).astype(int).tolist()
     parts = [read_events(header, start, start + SEEN, light) for start in sorted({*starts})]
-    return why_transformed(header.keywords, header.channels, light, np.concatenate(parts))
+    values = np.concatenate(parts)
+    why = why_transformed(header.keywords, header.channels, light, values)
+    return why, [] if why else partly_transformed(header.channels, light, values)
 
 
 def _fcs_part(path: Path, part: str) -> tuple[int | None, Owner | None]:

@@ -332,7 +332,8 @@ def _channel_reports(
 def _of_outliers(found: Sequence[Outlier], names: Sequence[str]) -> list[str]:
     """Warn of values so far from all others that a model cannot tell these apart."""
     return [
-        f"{names[one.channel]}: {one.n_events} values are up to {one.value:.6g}, and all others are "
+        f"{names[one.channel]}: {'1 value is' if one.n_events == 1 else f'{one.n_events} values are up to'} "
+        f"{one.value:.6g}, and all others are "
         f"{one.lowest:.4g} to {one.highest:.4g}; correct or remove these events in the file"
         for one in found
     ]

@@ -166,6 +166,10 @@ def read_table(
         reason = getattr(error, "strerror", None) or "not text in UTF-8"
         raise ConfigError([f"{key}: {path}: cannot be read ({reason}), {need}"]) from None
     head, *rows = [line for line in lines if any(line)] or [[]]
+    if rows and all(len(row) == len(head) + 1 for row in rows):  # row names of R's write.table
+        head = ["", *head]
+    if head[:1] == [""]:  # row names of R's write.csv
+        head, rows = head[1:], [row[1:] for row in rows]
     if column == FILE and (named := file_column(head)):
         head = [FILE if name == named else name for name in head]
     problem = ""

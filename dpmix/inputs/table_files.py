@@ -19,7 +19,7 @@ from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.fcs.text import quoted
 from dpmix.inputs.sources import Source, named_channels, refuse_part, require_columns, require_memory
 from dpmix.inputs.storage import Storage
-from dpmix.inputs.text_format import TextFormat, is_number, text_format
+from dpmix.inputs.text_format import NO_VALUES, TextFormat, is_number, text_format
 from dpmix.system.paths import encoding_of
 from dpmix.system.progress import ProgressLog
 
@@ -49,6 +49,9 @@ def _uneven_row(path: Path, text: TextFormat) -> str:
         for number, row in enumerate(rows, start=1 - text.n_skipped):
             if number > 0 and len(row) != len(text.head):
                 found = f"row {number}: the number of cells is {len(row)}, need {len(text.head)}"
+                if len(text.head) == 1:
+                    found += f" as in the first line, {quoted(text.head[0])}"
+                    return f"{found}; remove the lines above the names of the columns"
                 return f"{found} as in the first line; correct this row"
     return ""
 
@@ -66,7 +69,8 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
         block_size=TEXT_BLOCK, column_names=keys, skip_rows=text.n_skipped, encoding=encoding
     )
     parsing = pyarrow.csv.ParseOptions(delimiter=text.delimiter)
-    convert = partial(pyarrow.csv.ConvertOptions, decimal_point=text.decimal)
+    missing = [*pyarrow.csv.ConvertOptions().null_values, *NO_VALUES]
+    convert = partial(pyarrow.csv.ConvertOptions, decimal_point=text.decimal, null_values=missing)
 
     with pyarrow.csv.open_csv(path, reading, parsing, convert()) as first:
         types = {key: first.schema.field(key).type for key in keys}
@@ -81,7 +85,9 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
                 f"{path}: {found}, and a table of samples needs a column file; rename this column"
             )
         need = "need a row per event; if the table has no events, give the data files instead of their folder"
-        raise DataError(f"{path}: found no column of numbers, {need}")
+        cells = _texts([row[0] for row in text.start if row], text.decimal)
+        example = f" (row {cells[0][0] + 1} starts with {quoted(cells[0][1])})" if cells else ""
+        raise DataError(f"{path}: found no column of numbers{example}, {need}")
     details = tuple(
         replace(channel, numeric=key in numeric)
         for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
@@ -107,12 +113,16 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
             problem = _first_text(batches, [details[int(key)].detector for key in numeric], text.decimal)
         raise DataError(f"{path}: {problem or error}; correct the file") from error
     place = {int(key): k for k, key in enumerate(numeric)}
+    shown = ", ".join([channel.detector for channel in details[:3]] + ["..."] * (len(details) > 3))
     return Source(
         path.name,
         details,
         len(table),
         lambda start, stop, columns: table.read(start, stop)[:, [place[c] for c in columns]],
-        notes=("decimal commas, read as decimal points",) if text.decimal == "," else (),
+        notes=(
+            *(["decimal commas, read as decimal points"] if text.decimal == "," else []),
+            *([] if text.has_header else [f"its first line has numbers: an event, and no names ({shown})"]),
+        ),
         warnings=() if start is None else _mixed_columns(start, details, text.decimal),
     )
 
@@ -165,7 +175,7 @@ def _texts(cells: Sequence[str | None], decimal: str) -> list[tuple[int, str]]:
     """Return rows and cells that are neither numbers nor missing values."""
     import pyarrow.csv
 
-    missing = pyarrow.csv.ConvertOptions().null_values
+    missing = {*pyarrow.csv.ConvertOptions().null_values, *NO_VALUES}
     return [
         (row, cell)
         for row, cell in enumerate(cells)
@@ -213,7 +223,7 @@ class _ParquetRows:
             names = [self.details[c].detector for c in columns]
             with pyarrow.parquet.ParquetFile(self._path, metadata=self._metadata) as file:
                 table = file.read_row_group(g, columns=names)
-            values = np.column_stack([table.column(n).to_numpy() for n in names])
+            values = np.column_stack([_numbers(table.column(n)) for n in names])
             self._latest = (g, columns), values
         return self._latest[1]
 
@@ -225,8 +235,17 @@ def open_parquet(path: Path, part: str) -> Source:
     return Source(path.name, rows.details, len(rows), rows.fetch)
 
 
-def _is_number(arrow_type: Any) -> bool:
-    """Return True for the Arrow types of integers and floating point numbers."""
-    import pyarrow.types
+def _numbers(column: Any) -> npt.NDArray[Any]:
+    """Return an Arrow column of numbers; decimals, which NumPy does not have, as float64."""
+    import pyarrow
 
-    return bool(pyarrow.types.is_integer(arrow_type) or pyarrow.types.is_floating(arrow_type))
+    own = column.cast(pyarrow.float64()) if pyarrow.types.is_decimal(column.type) else column
+    numbers: npt.NDArray[Any] = own.to_numpy()
+    return numbers
+
+
+def _is_number(arrow_type: Any) -> bool:
+    """Return True for the Arrow types of integers, floating point numbers and decimals."""
+    from pyarrow import types
+
+    return bool(types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type))

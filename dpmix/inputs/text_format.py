@@ -17,11 +17,17 @@ from dpmix.errors import DataError
 from dpmix.system.paths import encoding_of
 
 LONGEST_LINE = 2**20  # characters of a line of a text file
-FIRST_LINES = 20  # lines that show the format
+FIRST_LINES = 200  # lines that show the format
 SEPARATOR = re.compile(r'"?sep=(?P<mark>[,;\t| ])"?\s*', re.IGNORECASE)
 WITH_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?")
 LEAST_NUMBERS = 0.5  # of the cells, where another delimiter than the most frequent one is right
 MISSING = ("", "na", "nan", "null", "n/a")  # cells that show nothing
+# Missing values as Excel, R, Windows and people write them. Arrow knows others.
+NO_VALUES = (
+    *("n.a.", "N.A.", "na", "Na", "NAN", "Nan", "None", "none", "-", ".", "missing"),
+    *("#DIV/0!", "#NUM!", "#VALUE!", "#REF!", "#NAME?", "#NV"),
+    *("-nan(ind)", "nan(ind)", "1.#QNAN0", "-1.#IND00"),
+)
 ROW_NAMES = "row names"
 
 
@@ -72,10 +78,22 @@ def _format_of(lines: Sequence[str]) -> TextFormat:
     marked = SEPARATOR.fullmatch(lines[0])
     body = [*lines[1:], ""] if marked else lines
     usual = max(",\t;", key=body[0].count)
-    candidates = [marked["mark"]] if marked else [usual, *(mark for mark in ",\t; " if mark != usual)]
+    candidates = [marked["mark"]] if marked else [usual, *(mark for mark in ",\t;| " if mark != usual)]
+    if not marked and _are_one_column(body):
+        candidates = [";"]
     first, *others = [_read(body, mark, int(bool(marked))) for mark in candidates]
     least = max(_share_of_numbers(first), LEAST_NUMBERS)
     return max([first, *(one for one in others if _share_of_numbers(one) > least)], key=_share_of_numbers)
+
+
+def _are_one_column(lines: Sequence[str]) -> bool:
+    """Return True for one name above numbers with decimal commas: as cells, they are more than the names."""
+    numbers = [line.strip() for line in lines[1:] if line.strip()]
+    return (
+        not set(",;\t") & {*lines[0]}
+        and any("," in number for number in numbers)
+        and all(is_number(number, ",") for number in numbers)
+    )
 
 
 def read_cells(path: Path, numbers: bool = False) -> list[list[str]]:

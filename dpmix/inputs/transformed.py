@@ -10,8 +10,8 @@ with the spillover matrix and the range of the instrument still in their keyword
 
 - flowCore notes its `transform()`: keyword `transformation` is custom, and `flowCore_$PnRmax` is far below
   $PnR;
-- all values are small: an arcsinh or logicle scale ends between 1 and 15, and light or its noise reaches
-  further on every instrument.
+- all values are small, but for a few wild ones: an arcsinh or logicle scale ends between 1 and 15, and light
+  or its noise reaches further on every instrument.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.channel import Channel
+from dpmix.inputs.text_format import is_number
 from dpmix.model.mixture import Array, Floats
 
 MOST = 15.0  # an arcsinh with a cofactor of 1 has 13.2 at 262,144
 FAR = 100.0  # the range of an instrument, relative to transformed values, at least
 FEWEST = 20  # events; fewer show nothing
+WILD, FEW_WILD = 1000.0, 3  # a few values of a channel, this many times as far as all others, say nothing
 TOP = 5000.0  # scales are stored up to 4,095
 LONG, SHARE = (
     15.0,
@@ -86,13 +88,13 @@ def why_transformed(
     if keywords.get("transformation", "").strip().casefold() == "custom":
         for k in chosen:
             found, limit = keywords.get(f"flowcore_$p{k + 1}rmax", "").strip(), channels[k].range
-            if limit and _is_number(found) and 0 < float(found) * FAR <= limit:
+            if limit and is_number(found) and 0 < float(found) * FAR <= limit:
                 shown = f"flowCore_$P{k + 1}Rmax is {found} for a range of {limit:g}"
                 return f"transformation is custom, and {shown}"
     finite = np.abs(values[np.isfinite(values).all(1)])
     if len(finite) < FEWEST:
         return ""
-    highest = finite.max(0)
+    highest = _usual_highest(finite)
     small = [
         # Dim light is small too, but within the range of its detector: only a range far beyond the values, or
         # one of the scale itself, speaks for a transform.
@@ -102,10 +104,34 @@ def why_transformed(
     return f"no value is above {highest.max():.3g}" if all(small) and highest.max() > 0 else ""
 
 
-def _is_number(text: str) -> bool:
-    """Return True for the text of a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def partly_transformed(
+    channels: Sequence[Channel], chosen: Sequence[int], values: Array | Floats
+) -> list[str]:
+    """Return a warning where some channels of light look transformed, and others do not.
+
+    Parameters are as in `why_transformed`. Whole numbers are no results of a transform, but of a count.
+    """
+    finite = values[np.isfinite(values).all(1)]
+    if len(finite) < ENOUGH:
+        return []
+    highest = _usual_highest(np.abs(finite))
+    found = [
+        (channels[k].detector, top)
+        for k, top, column in zip(chosen, highest.tolist(), finite.T, strict=True)
+        if 0 < top <= MOST and (channels[k].range or 0.0) >= FAR * top and (column != np.rint(column)).any()
+    ]
+    if not found or len(found) == len(chosen):
+        return []
+    names = ", ".join(name for name, _ in found[:3]) + (", ..." if len(found) > 3 else "")
+    seen = f"no value of {names} is above {max(top for _, top in found):.3g}"
+    return [
+        f"{seen}, and others reach {highest.max():.3g}: these channels may be transformed already; if so, "
+        "set data.compensation to none and their data.transform to linear"
+    ]
+
+
+def _usual_highest(values: Array | Floats) -> Array:
+    """Return the highest of values [M, D] without a few wild ones, float64 [D]."""
+    top = np.sort(values, axis=0)[-1 - FEW_WILD :].astype(np.float64)
+    usual: Array = np.where(top[-1] > WILD * top[0], top[0], top[-1])
+    return usual

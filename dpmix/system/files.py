@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpmix.errors import ConfigError, DataError
 from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES, allocate, sync
-from dpmix.system.paths import file_id
+from dpmix.system.paths import as_text, file_id
 
 HDF5_BYTES = 2**20
 """At most what an HDF5 file of a few arrays has besides their values."""
@@ -132,7 +132,7 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text in UTF-8, completely or not at all.
+    """Write text in UTF-8, completely or not at all; a path in it may have bytes that are not UTF-8.
 
     Raises
     ------
@@ -140,4 +140,4 @@ def write_text(path: Path, text: str) -> None:
         The file cannot be written.
     """
     with writing(path), replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
+        temporary.write_text(as_text(text), encoding="utf-8", newline="")

@@ -31,9 +31,17 @@ def lies_elsewhere(group: Any, name: str, followed: int = 0) -> bool:
             return True
         # Only now: to get a name follows its link, which must not lead elsewhere.
         found = None if link is None else here.get(part)
-        if isinstance(found, h5py.Dataset) and found.external:
+        if isinstance(found, h5py.Dataset) and (found.external or _maps_elsewhere(found, followed)):
             return True
         if not isinstance(found, h5py.Group):
             return False
         here = found
     return False
+
+
+def _maps_elsewhere(data: h5py.Dataset, followed: int) -> bool:
+    """Return True if a virtual data set has values of another file; "." is its own."""
+    sources = data.virtual_sources() if data.is_virtual else []
+    if followed > MOST_LINKS or any(one.file_name != "." for one in sources):
+        return True
+    return any(lies_elsewhere(data.file, one.dset_name, followed + 1) for one in sources)

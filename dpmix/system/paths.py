@@ -24,7 +24,7 @@ def with_slashes(path: str | Path) -> str:
 
 
 def as_text(path: str | Path) -> str:
-    """Return a path for a page or table, with a mark for each byte that is not UTF-8."""
+    """Return a path, or a text with paths, with a mark for each byte that is not UTF-8."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

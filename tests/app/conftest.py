@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dpmix.app import jobs
 from dpmix.config.schema import Config
 from dpmix.inputs.simulate import simulation
 from dpmix.runs.mcmc import run_mcmc
 
 MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
+
+
+WITHOUT_MAP = "from dpmix.report import embedding; embedding.available = lambda: False; "
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_map_in_jobs() -> Iterator[None]:
+    """The commands of a page's queue are processes of their own: they draw no map either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "PROGRAM", WITHOUT_MAP + jobs.PROGRAM)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ def draws(path: Path) -> np.ndarray:
         return file["posterior/means"][:]
 
 
-OPTIONS = ("--seed", "5", "--threads", "1")  # of `whole`
+CHANNELS = ("--channel", "CD3", "--channel", "CD4", "--channel", "CD8", "--channel", "CD19")
+OPTIONS = ("--seed", "5", "--threads", "1", *CHANNELS)  # of `whole`
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,18 +122,19 @@ def test_a_stopped_run_continues_to_the_same_draws(
 
 
 def test_an_earlier_run_of_other_files_or_options_is_kept(folder: Path) -> None:
-    dpmix("run", "sample.fcs", "--quick", "--quiet")
+    quick = ("--quick", *CHANNELS)
+    dpmix("run", "sample.fcs", *quick, "--quiet")
     before = draws(Path("dpmix-run/run.h5"))
-    dpmix("simulate", "other.fcs", "--events", "1500", "--seed", "2")
-    refused = dpmix("run", "other.fcs", "--quick", code=2).stderr
+    dpmix("simulate", "other.fcs", "--events", "500", "--seed", "2")
+    refused = dpmix("run", "other.fcs", *quick, code=2).stderr
     assert "is not the config for these files" in refused
     assert refused.count("\n") == 1
-    refused = dpmix("run", "sample.fcs", "--quick", "--seed", "9", code=2).stderr
+    refused = dpmix("run", "sample.fcs", *quick, "--seed", "9", code=2).stderr
     assert "seed: not what" in refused
-    assert "dpmix bem" in dpmix("run", "sample.fcs", code=2).stderr  # the run is Bayesian EM's
+    assert "dpmix bem" in dpmix("run", "sample.fcs", *CHANNELS, code=2).stderr  # the run is Bayesian EM's
     np.testing.assert_array_equal(draws(Path("dpmix-run/run.h5")), before)
-    dpmix("run", "other.fcs", "--quick", "--quiet", "--overwrite")
-    assert open_run("dpmix-run/run.h5").attributes["n_events"] == 1500
+    dpmix("run", "other.fcs", *quick, "--quiet", "--overwrite")
+    assert open_run("dpmix-run/run.h5").attributes["n_events"] == 500
 
 
 def test_files_without_a_channel_of_time(folder: Path) -> None:

@@ -104,10 +104,12 @@ def found(task: Task) -> Populations:
 
 
 @pytest.fixture(scope="module")
-def gated(folder: Path) -> Gating:
-    """Gate the run's own events into the folder `all`, in all formats."""
+def gated(folder: Path, draw_figures: Callable[..., None]) -> Gating:
+    """Gate the run's own events into the folder `all`, in all formats, with its figures."""
     formats = ("parquet", "csv", "h5ad", "fcs")
-    return gate.gate(folder / "run.h5", folder / "all", formats=formats, memberships=True, engine=ON_CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "write_figures", draw_figures)
+        return gate.gate(folder / "run.h5", folder / "all", formats=formats, memberships=True, engine=ON_CPU)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,7 @@ def files_of(folder: Path) -> set[str]:
 
 def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
     assert files_of(folder / "all") == EVERYTHING
+    assert all(path.stat().st_size > 5_000 for path in (folder / "all" / "figures").iterdir())
     assert files_of(folder / "new") == {"events.parquet", "fit.csv"}
     assert gated.samples == predicted.samples == ("a.fcs", "b.fcs")
     assert gated.channels == tuple(MARKERS)
@@ -511,6 +514,7 @@ def test_flowkit_reads_populations_and_their_names_in_fcs_files(folder: Path, ga
         assert inside.sum() == (own.population == 1).sum()
 
 
+@pytest.mark.usefixtures("real_figures")
 def test_populations_are_scored_against_the_gates_of_a_workspace(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1181,6 +1185,7 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
     assert "--decisions includes --level; give one of them" in refused.output
 
 
+@pytest.mark.usefixtures("real_figures")
 def test_gates_in_two_threads_of_a_process_give_the_same(folder: Path, tmp_path: Path) -> None:
     """Figures, limits of threads and the style of Matplotlib are shared by the threads of a process."""
     with ThreadPoolExecutor(2) as pool:

@@ -34,7 +34,7 @@ PEERS = ("flowsom", "phenograph")
 SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=10 --set mcmc.draws=5 --set model.components=16",
-    "dpmix gate": "--draws 4",
+    "dpmix gate": "--draws 4 --no-map",
 }
 
 

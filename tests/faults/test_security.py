@@ -130,6 +130,19 @@ def test_a_data_file_shows_nothing_of_another_one(tmp_path: Path, where: str, na
         open_source(tmp_path / where)
 
 
+@pytest.mark.parametrize("inner", ["other.h5", "."])
+def test_a_virtual_data_set_shows_nothing_of_another_file(tmp_path: Path, inner: str) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["events"] = EVENTS
+    layout = h5py.VirtualLayout(EVENTS.shape, EVENTS.dtype)
+    layout[:] = h5py.VirtualSource(inner, "events" if inner != "." else "link", EVENTS.shape)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink("other.h5", "events")
+        file.create_virtual_dataset("mapped/events", layout)
+    with pytest.raises(DataError, match="lies in another file, which is not opened"):
+        open_source(tmp_path / "a.h5")
+
+
 @pytest.mark.parametrize(
     "tag", ["object/apply:os.mkdir", "object/new:os.mkdir", "name:os.mkdir", "module:os"]
 )

@@ -229,6 +229,11 @@ CASES = [
         FLOATS,
     ),
     Case(
+        "DATA ends at 0, by HEADER and TEXT",
+        floats(header=lambda a, b: (a, 0), text=lambda a, b: (a, 0)),
+        FLOATS,
+    ),
+    Case(
         "DATA ends where it starts, and other bytes follow it",
         floats(header=lambda a, b: (a, a), text=lambda a, b: (a, a), tail=b"x" * 64),
     ),

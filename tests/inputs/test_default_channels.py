@@ -121,6 +121,32 @@ def test_the_measurement_with_the_resolution_is_used() -> None:
     "name",
     [
         "Original_ID",
+        "orig_id",
+        "Index",
+        "id",
+        "subject_id",
+        "Run_ID",
+        "goodAndMonotonic",
+        "is_doublet",
+        "Singlets",
+        "bh.SNE.1",
+        "X_umap_1",
+        "UMAP_Y_1",
+        "DiffMap_1",
+        "SOM_node",
+        "cluster20",
+        "consensus_cluster",
+        "seurat_clusters",
+        "hdbscan",
+        "k.means",
+        "FLOCK",
+        "gated",
+        "Annotation",
+        "Sort_Gate",
+        "sort.decision",
+        "Index_X",
+        "dist",
+        "mahalanobis",
         "remove_from_all",
         "remove_from_FR",
         "QCvector",
@@ -170,7 +196,7 @@ def test_the_measurement_with_the_resolution_is_used() -> None:
 def test_columns_that_other_programs_add_are_no_markers(name: str) -> None:
     named = [Channel("PE-A", "CD3"), Channel("APC-A", "CD4"), Channel(name, range=262_144.0)]
     assert [bool(why) for why in why_left_out(named, "fluorescence")] == [False, False, True]
-    if name[:4] not in ("SORT", "Sort", "ROI ", "Drop"):
+    if name[:4].casefold() not in ("sort", "roi ", "drop", "dist", "maha") and name != "Index_X":
         assert why_left_out([Channel("P12", name)], None)[0], "by its marker, too"
 
 
@@ -179,6 +205,15 @@ def test_columns_that_other_programs_add_are_no_markers(name: str) -> None:
     [
         "CD3",
         "SORT1",
+        "Sortilin",
+        "SOM230",
+        "IDO1",
+        "Runx3",
+        "Indo-1",
+        "PopG",
+        "Doublecortin",
+        "Siglec8",
+        "Well-done",
         "PCA-1",
         "PC5",
         "PC7",
@@ -315,6 +350,11 @@ def test_a_raw_spectral_file_says_so(tmp_path: Path) -> None:
     ):
         write_fcs(tmp_path / "a.fcs", values, **found)
         assert open_source(tmp_path / "a.fcs").warnings == ()
+    write_fcs(tmp_path / "a.fcs", values, names, keywords={"$SPILLOVER": "2,V1-A,V2-A,1,0,0,1"})
+    assert open_source(tmp_path / "a.fcs").warnings == (warning,), "the identity matrix unmixes nothing"
+    np.savez(tmp_path / "a.npz", events=values, channels=names)
+    (of_table,) = open_source(tmp_path / "a.npz").warnings
+    assert of_table.startswith("31 columns are named like a spectral cytometer's")
 
 
 def test_a_bounded_number_of_events_is_read() -> None:
@@ -498,6 +538,10 @@ def test_a_file_after_cytof_conventions(tmp_path: Path, randomised: bool) -> Non
         ("170Er_CD3", "Er170", "CD3"),
         ("Y89Di", "Y89", ""),
         ("I127", "I127", ""),
+        ("Hg202Di", "Hg202", ""),
+        ("Se78_CD4", "Se78", "CD4"),
+        ("Cd110_111_112_114", "Cd110,111,112,114", ""),
+        ("Cd(110.903+111.902)", "Cd111,112", ""),
         ("V450-A", "", "V450-A"),
         ("CD45", "", "CD45"),
         ("PI3K", "", "PI3K"),

@@ -67,13 +67,81 @@ def test_gates_are_applied_to_the_events_that_dpmix_reads(tmp_path: Path, wrong:
     np.testing.assert_array_equal(inside, events[:, 1] >= 500)
     old = odd_files.fcs_bytes(keywords, events.tobytes(), tail=bytes(4), version="FCS2.0", **places)
     path.write_bytes(old)
-    if wrong == "header":
-        with pytest.raises(
-            DataError, match="the place of its events by HEADER is wrong, and FlowKit uses it"
-        ):
-            gates.members(open_source(path))
-    else:
-        np.testing.assert_array_equal(gates.members(open_source(path))["B high"], inside)
+    np.testing.assert_array_equal(gates.members(open_source(path))["B high"], inside)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"TIMESTEP": "0,01", "P1G": "NA", "P2R": "NA", "P2E": "0,0,0,0"},
+        {"TOT": None},
+        {"P2G": "2,0"},
+        {"P1R": 1024, "P2R": 1024},  # false: integers above it
+    ],
+)
+@pytest.mark.parametrize("kind", ["f", "u"])
+def test_gates_are_applied_to_files_that_deviate_from_the_standard(
+    tmp_path: Path, changes: dict[str, object], kind: str
+) -> None:
+    """FlowKit refuses most of these files, and masks the integers."""
+    if kind == "u" and changes.get("P2R") == "NA":
+        return  # integers need their range
+    events = np.random.default_rng(2).integers(0, 9_000, (400, 3)).astype(f"<{kind}4")
+    events[:, 2] = np.arange(400)
+    path, names = tmp_path / "a.fcs", ["A-A", "B-A", "Time"]
+    ranges = {f"P{n}R": 2**14 for n in (1, 2, 3)}
+    path.write_bytes(odd_files.fcs_bytes(odd_files.keywords_of(events, names, **ranges), events.tobytes()))
+    linear = flowkit.transforms.LinearTransform(1_024, 0.0)
+    gates = gates_of(path, {"B high": {"B-A": (4_500 / 1_024, None)}}, transform=linear)
+    keywords = odd_files.keywords_of(events, names, **(ranges | changes))
+    ends = (lambda a, b: (a, a)) if "TOT" not in changes else odd_files.right
+    path.write_bytes(odd_files.fcs_bytes(keywords, events.tobytes(), header=ends, text=ends))
+    inside = events[:, 1] / (2 if "P2G" in changes else 1) >= 4_500
+    np.testing.assert_array_equal(gates.members(open_source(path))["B high"], inside)
+
+
+def test_two_gates_of_one_name_are_left_out(cells: tuple[Path, Array]) -> None:
+    """FlowKit takes the last one for both."""
+    path, source = cells[0], open_source(cells[0])
+    gates_of(path)
+    gates = changed(path, ('name="B low"', 'name="C"'), ('name="B high"', 'name="A high"'))
+    assert gates.unread(source) == "A high (2 gates have this name)"
+    with pytest.raises(DataError, match=r"no gate of .* can be read: A high \(2 gates have this name\)"):
+        gates.members(source)
+
+
+def test_a_transform_that_is_not_valid_blocks_no_limits(cells: tuple[Path, Array]) -> None:
+    path, source = cells[0], open_source(cells[0])
+    expected = gates_of(path).members(source)
+    for old, new in (
+        ('width="-10"', 'width=""'),
+        ('width="-10"', 'width="10"'),
+        ("Transformations", "Other"),
+    ):
+        found = changed(path, (old, new)).members(source)
+        for name, inside in found.items():
+            np.testing.assert_array_equal(inside, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "uri"),
+    [("Tube 1", "file:/C:/My%20data/a.fcs"), ("Tube 1", r"D:\data\A.FCS"), ("A.FCS", ""), ("a tube.fcs", "")],
+)
+def test_a_sample_that_was_renamed_is_found_by_its_file(
+    cells: tuple[Path, Array], name: str, uri: str
+) -> None:
+    path, source = cells[0], open_source(cells[0])
+    expected = gates_of(path).members(source)
+    gates = changed(path, ('uri="a.fcs"', f'uri="{uri}"'), ('name="a.fcs"', f'name="{name}"'))
+    np.testing.assert_array_equal(gates.members(source)["B high"], expected["B high"])
+
+
+def test_a_workspace_of_flowjo_9_says_so(tmp_path: Path) -> None:
+    (tmp_path / "old.xml").write_text('<Workspace version="1.61"><SampleList/></Workspace>')
+    with pytest.raises(
+        ConfigError, match=r"old\.xml: is a workspace of FlowJo 9 or older; save it in FlowJo 10"
+    ):
+        ManualGates(tmp_path / "old.xml", "--compare")
 
 
 def test_compensation_and_transforms_of_a_workspace(cells: tuple[Path, Array]) -> None:
@@ -281,6 +349,22 @@ def test_a_name_that_nothing_tells_apart_is_refused(plates: tuple[Path, list[Pat
     gates.members(open_source(plates[1][0]))
     with pytest.raises(DataError, match=r"has one sample named A1\.fcs, for .*one/A1.fcs and .*two/A1\.fcs"):
         gates.members(open_source(plates[1][1]))
+
+
+def test_gatingml_with_the_matrix_of_a_file_that_names_some_channels(tmp_path: Path) -> None:
+    """FlowKit alone refuses a matrix that lacks a channel of fluorescence."""
+    true = np.random.default_rng(4).gamma(2.0, 500.0, (400, 3)).astype(np.float32)
+    stored = true.copy()
+    stored[:, :2] = true[:, :2] @ MATRIX
+    write_fcs(tmp_path / "a.fcs", stored, ["A", "B", "C"], keywords={"$SPILLOVER": "2,A,B,1,0.2,0.1,1"})
+    strategy = flowkit.GatingStrategy()
+    strategy.add_gate(
+        flowkit.gates.RectangleGate("high", [flowkit.Dimension("B", "FCS", None, 1_000, None)]), ("root",)
+    )
+    with (tmp_path / "gates.xml").open("wb") as file:
+        flowkit.export_gatingml(strategy, file)
+    found = ManualGates(tmp_path / "gates.xml", "--compare").members(open_source(tmp_path / "a.fcs"))
+    assert (found["high"] != (true[:, 1] >= 1_000)).sum() <= 1
 
 
 def test_gatingml_without_a_gate_that_is_not_of_the_standard(

@@ -206,6 +206,8 @@ def test_files_before_and_after_compensation_have_the_same_channels(
     write_fcs(tmp_path / "raw.fcs", true_values, ["A", "B", "C"])
     with pytest.raises(DataError, match="is not the same: only one of them is compensated"):
         prepare(DataConfig(files=files), tmp_path, 1)
+    with pytest.raises(DataError, match=rf"not in {second}\.fcs with the same compensation"):
+        suggest(open_sources(files, tmp_path))
 
 
 def test_a_marker_that_is_compensated_in_one_file_only_is_a_warning(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from test_fcs import channel_keywords, make_fcs
 from dpmix.cli import main
 from dpmix.commands.gate import predict
 from dpmix.errors import ConfigError, DataError
+from dpmix.inputs.compensation import match_matrix, own_matrix
 from dpmix.inputs.fcs.data import read_events
 from dpmix.inputs.fcs.header import Header, read_header
 from dpmix.inputs.opening import open_source
+from dpmix.inputs.suggest import suggest
 from dpmix.report.fcs_export import Added, Copy
 from dpmix.runs.reader import open_run
 
@@ -71,7 +73,17 @@ def test_a_supplement_never_joins_the_last_value_of_text(tmp_path: Path, more: b
 
 
 def test_keywords_without_a_dollar_replace_none_of_the_standard(tmp_path: Path) -> None:
-    others = {"MODE": "Sheath", "TOT": 12, "PAR": 9, "P1R": 7, "P9N": "x", "P2S": "Lamp", "FIL": "other"}
+    others = {
+        "P1DATATYPE": "D",
+        "BEGINANALYSIS": 70,
+        "MODE": "Sheath",
+        "TOT": 12,
+        "PAR": 9,
+        "P1R": 7,
+        "P9N": "x",
+        "P2S": "Lamp",
+        "FIL": "other",
+    }
     text = keywords_of(FLOATS, NAMES, P2S="CD3", FIL="a.fcs")
     for keywords in (text | others, others | text):
         header = read_of(tmp_path, fcs_bytes(keywords, FLOATS.tobytes()))
@@ -140,6 +152,54 @@ def test_saturated_integers_keep_their_values(tmp_path: Path) -> None:
     assert "values read are above $P2R (16777216); they are used as they are" in header.warnings[-1]
 
 
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_many_saturated_integers_are_no_tags(tmp_path: Path, share: float) -> None:
+    random = np.random.default_rng(9)
+    events = random.integers(0, 1024, (2000, 4)).astype("<u2")
+    saturated = random.random(2000) < share
+    events[saturated, 1] = 1024 + random.integers(0, 5, saturated.sum())
+    header = read_of(tmp_path, fcs_bytes(keywords_of(events, NAMES), events.tobytes()))
+    np.testing.assert_array_equal(read_events(header), events)
+    assert f"{saturated.sum()} of 2000 values read are above $P2R (1024)" in header.warnings[-1]
+
+
+@pytest.mark.parametrize("limit", [1024, "4096"])
+def test_a_false_range_of_integers_is_no_range(tmp_path: Path, limit: object) -> None:
+    """1,024 is written for all; all events of forward scatter are above it, by other high bits each."""
+    events = np.random.default_rng(10).lognormal(6, 2, (2000, 4)).clip(0, 60_000).astype("<u2")
+    events[:, 0] = np.random.default_rng(11).normal(40_000, 4_000, 2000)
+    keywords = keywords_of(events, NAMES, **{f"P{n}R": limit for n in range(1, 5)})
+    (tmp_path / "a.fcs").write_bytes(fcs_bytes(keywords, events.tobytes()))
+    source = open_source(tmp_path / "a.fcs")
+    np.testing.assert_array_equal(source.read(0, 2000), events)
+    assert [channel.range for channel in source.details] == [None] * 4
+    assert [one.transform.method for one in suggest([source]).channels if one.transform] == ["logicle"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [("262,144", 262_144), ("1.024", 1024), ("1.048.576", 1_048_576), ("1024,0", 1024)]
+)
+def test_ranges_with_separators(tmp_path: Path, text: str, limit: float) -> None:
+    assert read_of(tmp_path, odd_files.words(changes={"P2R": text})).channels[1].range == limit
+
+
+@pytest.mark.parametrize("kind", ["<u2", ">u2", "<u4", ">u4"])
+@pytest.mark.parametrize("step", [-1, 1, None])
+def test_integers_at_a_false_place_or_in_a_false_order(tmp_path: Path, kind: str, step: int | None) -> None:
+    """Without a channel of time, only their ranges show it; `None` is the other byte order."""
+    events = np.random.default_rng(12).integers(0, 1024, (300, 4)).astype(kind)
+    order = "1,2,3,4" if (kind[0] == "<") == (step is not None) else "4,3,2,1"
+    keywords = keywords_of(events, NO_TIME, BYTEORD=order)
+    place = odd_files.moved(step or 0)
+    file = fcs_bytes(keywords, events.tobytes(), header=place, text=place, gap=bytes(8), tail=bytes(8))
+    (tmp_path / "a.fcs").write_bytes(file)
+    where = "the other byte order" if step is None else f"1 bytes {'earlier' if step > 0 else 'later'}"
+    with pytest.raises(
+        DataError, match=rf"of the values are above their ranges .*none is .*{where}.* is false"
+    ):
+        read_header(tmp_path / "a.fcs")
+
+
 @pytest.mark.parametrize("command", ["init", "mcmc"])
 def test_stored_logarithms_far_above_their_range_are_refused(folder: Path, command: str) -> None:
     """Some values of a damaged file would be above 10^200; float32 holds less than 10^39."""
@@ -184,6 +244,11 @@ def spilled(**keywords: str) -> bytes:
         ({"SPILL": "2,CD4,CD8,1,000,0,300,0,000,1,000"}, ("CD4", "CD8"), 0.3),
         ({"SPILL": "2,CD4,CD8,1,0,-0,05,0,0,1,0"}, ("CD4", "CD8"), -0.05),
         ({"SPILL": "2, CD4 ,CD8,1,0.3,0,1,"}, ("CD4", "CD8"), 0.3),
+        ({"SPILL": "2;CD4;CD8;1;0,3;0;1"}, ("CD4", "CD8"), 0.3),
+        ({"SPILL": "2,CD4,CD8,1,0,4,5E-05,0,0,1,0"}, ("CD4", "CD8"), 4.5e-5),
+        ({"SPILL": "2,CD4,CD8,100,30,0,100"}, ("CD4", "CD8"), 0.3),
+        ({"$SPILLOVER": "0", "SPILL": "2,CD4,CD8,1,0.3,0,1"}, ("CD4", "CD8"), 0.3),
+        ({"SPILL": "2,1,2,1,0.3,0,1"}, ("1", "2"), 0.3),  # channel 1 is scatter, so they are other numbers
     ],
 )
 def test_the_matrix_that_was_meant(
@@ -205,12 +270,27 @@ def test_two_matrices_that_differ_are_a_warning(tmp_path: Path, second: str, war
 
 
 @pytest.mark.parametrize(
-    "value", ["2,CD3,CD4,1,000,0,1,000,1", "2,CD3,CD3,1,0,0,1", "x", "2,CD3,CD4,1,0,0,nan"]
+    "value", ["2,CD3,CD4,1,000,0,1,000,1", "2,CD3,CD3,1,0,0,1", "x", "2,CD3,CD4,1,0,0,nan", "2,1,.1,0,1"]
 )
 def test_a_matrix_that_cannot_be_read_says_so(tmp_path: Path, value: str) -> None:
     header = read_of(tmp_path, spilled(SPILL=value))
     assert header.spillover is None
     assert header.spillover_problem.startswith("SPILL is not a square matrix")
+
+
+@pytest.mark.parametrize("value", ["0", "0,", ","])
+def test_a_matrix_of_no_channels_is_none(tmp_path: Path, value: str) -> None:
+    header = read_of(tmp_path, spilled(SPILL=value))
+    assert (header.spillover, header.spillover_problem) == (None, "")
+
+
+@pytest.mark.parametrize("names", ["cd3,Cd4", "CD3,cd4"])
+def test_a_matrix_whose_names_have_another_case(tmp_path: Path, names: str) -> None:
+    (tmp_path / "a.fcs").write_bytes(spilled(SPILL=f"2,{names},1,0.3,0,1"))
+    source = open_source(tmp_path / "a.fcs")
+    found = own_matrix(source, False)
+    assert found.spillover is not None, found.note
+    assert match_matrix(found.spillover, source).channels == (1, 2)
 
 
 # ------------------------------------------------------------------------------- several data sets
@@ -230,6 +310,14 @@ def test_whole_files_one_after_another_are_data_sets(tmp_path: Path, between: by
         part = open_source(tmp_path / "a.fcs", str(number))
         np.testing.assert_array_equal(part.read(0, 40), values.astype(np.float32))
         assert part.warnings == (), "who names a part knows of the others"
+
+
+@pytest.mark.parametrize("between", [b"/KEY/VALUE/", bytes(range(1, 50))])
+def test_a_file_behind_other_bytes_must_have_a_text(tmp_path: Path, between: bytes) -> None:
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats() + between + odd_files.words())
+    assert "2 data sets follow each other" in open_source(tmp_path / "a.fcs").warnings[0]
+    (tmp_path / "a.fcs").write_bytes(odd_files.floats() + between + odd_files.words()[:70])
+    assert open_source(tmp_path / "a.fcs").warnings == ()
 
 
 def test_next_data_that_counts_from_the_start_of_the_file(tmp_path: Path) -> None:

@@ -507,6 +507,23 @@ def test_values_that_are_transformed_already_stay_as_they_are(tmp_path: Path, no
     assert suggest([open_source(tmp_path / "a.fcs")]).compensation == "none"
 
 
+def test_one_wild_value_hides_no_transform(tmp_path: Path) -> None:
+    values = np.random.default_rng(9).normal([0.4, 2.9, 3.1], 0.3, (900, 3)).astype(np.float32)
+    values[7, 1] = 1e6
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords={"$SPILLOVER": TRANSFORMED})
+    assert open_source(tmp_path / "a.fcs").transformed.startswith("no value is above 3.")
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_channels_of_two_scales_are_a_warning(tmp_path: Path, found: bool) -> None:
+    """One of two channels is transformed; or has whole numbers, as counts do."""
+    values = np.random.default_rng(9).normal([0.4, 2900, 3000], [0.3, 900, 100], (900, 3)).astype(np.float32)
+    values[:, 0] = values[:, 0] if found else np.rint(4 * values[:, 0])
+    write_fcs(tmp_path / "a.fcs", values, ["A", "B", "FSC-A"], keywords={"$SPILLOVER": TRANSFORMED})
+    warnings = open_source(tmp_path / "a.fcs").warnings
+    assert [text.partition(" is above ")[0] for text in warnings] == (["no value of A"] if found else [])
+
+
 @pytest.mark.parametrize(
     ("scale", "keywords"),
     [
@@ -545,7 +562,7 @@ def test_one_value_far_from_all_others_is_named(tmp_path: Path, method: str, fac
         return
     events = events_of(tmp_path, "a.fcs", **scale)
     (warning,) = events.report.warnings
-    assert warning.startswith(f"B: 1 values are up to {float(values[7, 1]):.6g}, and all others are ")
+    assert warning.startswith(f"B: 1 value is {float(values[7, 1]):.6g}, and all others are ")
     assert warning.endswith("; correct or remove these events in the file")
     if factor > 0:
         assert events.scaling.transforms == usual.scaling.transforms, "one value sets no scale"

@@ -59,6 +59,17 @@ def test_names_that_other_programs_give_the_column_of_files(folder: Path, name: 
     assert len(open_samples([], str(table), folder)[0]) == 3
 
 
+@pytest.mark.parametrize("corner", ['"",', ""])
+def test_row_names_of_r_are_no_column(folder: Path, corner: str) -> None:
+    """write.csv has an empty name above them, write.table none."""
+    head, *rows = TABLE.strip().splitlines()
+    lines = [corner + head, *(f'"{k}",{row}' for k, row in enumerate(rows, start=1))]
+    (folder / "study" / "samples.csv").write_text("\n".join(lines))
+    sources, columns = open_samples([], "study/samples.csv", folder)
+    assert [source.name for source in sources] == ["P1", "P2", "P3"]
+    assert [*columns] == ["group", "day"]
+
+
 def test_tables_that_are_not_of_samples(tmp_path: Path) -> None:
     """A column of the file of each event, and a column of files with a name that nobody knows."""
     (tmp_path / "events.csv").write_text("CD3,CD4,file_name\n" + "1,2,a.fcs\n3,4,a.fcs\n5,6,b.fcs\n")

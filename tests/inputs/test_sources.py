@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 import os
 import warnings
@@ -102,7 +103,7 @@ def test_anndata_has_markers(tmp_path: Path, values: Values, sparse: bool) -> No
     np.testing.assert_array_equal(source.read(3, 9), values[3:9])
 
 
-@pytest.mark.parametrize("column", ["channel", "PnN"])
+@pytest.mark.parametrize("column", ["channel", "PnN", "$PnN", "Channel Name"])
 @pytest.mark.parametrize("marker", [False, True])
 def test_anndata_whose_index_repeats_markers(
     tmp_path: Path, values: Values, column: str, marker: bool
@@ -418,6 +419,7 @@ POINTS = [[2717.22, -92.46, 3228], [54.09, 3415.9, 100.05], [-3.1, 1.5, 62]]
         ("sep=,\r\nCD3,CD4,CD8\r\n" + COMMAS.replace(",", ".").replace(";", ","), ["CD3", "CD4", "CD8"]),
         ("CD3;CD4;CD8\n" + COMMAS.replace(",", "."), ["CD3", "CD4", "CD8"]),
         ("CD3 CD4 CD8\n" + COMMAS.replace(",", ".").replace(";", " "), ["CD3", "CD4", "CD8"]),
+        ("CD3|CD4|CD8\n" + COMMAS.replace(",", ".").replace(";", "|"), ["CD3", "CD4", "CD8"]),
         ("CD3 FITC,CD4 PE,CD8\n" + COMMAS.replace(",", ".").replace(";", ","), ["CD3 FITC", "CD4 PE", "CD8"]),
     ],
 )
@@ -427,7 +429,47 @@ def test_delimiters_and_decimal_commas(tmp_path: Path, text: str, names: list[st
     assert [channel.detector for channel in source.details] == names
     np.testing.assert_array_equal(source.read(0, 3), np.array(POINTS, np.float32))
     assert ("decimal commas, read as decimal points" in source.notes) == (",22" in text)
+    assert any("its first line has numbers: an event" in note for note in source.notes) == (names[0] == "ch0")
     assert source.warnings == ()
+
+
+def test_decimal_commas_that_come_late_or_in_one_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("CD3;CD4\n" + "1;2\n" * 100 + "1,5;2,5\n")
+    np.testing.assert_array_equal(open_source(tmp_path / "a.csv").read(100, 101), [[1.5, 2.5]])
+    (tmp_path / "a.csv").write_text("CD3\n2717,22\n-92,46\n")
+    source = open_source(tmp_path / "a.csv")
+    assert source.channels == ("CD3",)
+    np.testing.assert_allclose(source.read(0, 2), [[2717.22], [-92.46]])
+
+
+@pytest.mark.parametrize("cell", ["n.a.", "-", "#DIV/0!", "#NV", "-nan(ind)", "1.#QNAN0", "None", "NAN"])
+def test_missing_values_of_other_programs(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "a.csv").write_text(f"CD3,CD4\n1.5,2\n{cell},3\n4.5,5\n")
+    source = open_source(tmp_path / "a.csv")
+    assert source.warnings == (), "the event is left out, not the marker"
+    np.testing.assert_array_equal(source.read(0, 3)[:, 0], [1.5, np.nan, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("CD3;CD4\n2.717,22;1.000,5\n", r'no column of numbers \(row 1 starts with "2\.717,22"\)'),
+        (
+            "# of Monday\nCD3,CD4,CD8\n1,2,3\n",
+            r'need 1 as in the first line, "# of Monday"; remove the lines above',
+        ),
+    ],
+)
+def test_what_is_no_table_is_shown(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / "a.csv")
+
+
+def test_decimals_in_parquet_are_numbers(tmp_path: Path) -> None:
+    cells = [decimal.Decimal("1.50"), decimal.Decimal("-2.25")]
+    pyarrow.parquet.write_table(pyarrow.table({"CD3": cells, "CD4": [1, 2]}), tmp_path / "a.parquet")
+    np.testing.assert_array_equal(open_source(tmp_path / "a.parquet").read(0, 2), [[1.5, 1], [-2.25, 2]])
 
 
 @pytest.mark.parametrize("mark", [" ", "\t"])

@@ -36,8 +36,10 @@ SANITIZERS = {
         "address,undefined",
         "libasan.so",
         {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # gives arrays red zones
-        # Without tests of a minute, and without tests of memory, in which the sanitizer's own would count.
-        "not TestBest and not (threads and 14-40) and not files_do and not memory_does",
+        # Without tests of a minute, without more combinations of one code, and without tests of memory, in
+        # which the sanitizer's own would count.
+        "not TestBest and not (threads and 14-40) and not files_do and not memory_does"
+        " and not (parts_of_the_chunks and not cuts0-True)",
         ("read_beyond_the_end", "overflow"),
     ),
     # Only tests with several threads; the others would run the same code, slower.

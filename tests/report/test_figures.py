@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib.image
@@ -33,6 +34,8 @@ from dpmix.report import (
 )
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console
+
+pytestmark = pytest.mark.usefixtures("real_figures")
 
 NAMES = {
     f"{name}{suffix}"
@@ -414,19 +417,18 @@ def drawn(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+NASTY = ("$x$", "$\\frac$", "<b>CD3</b> & _long_" + "x" * 60)
 CASES = {
-    "usual": make_gating(),
-    "names": make_gating(
-        3, 3, channels=("$x$", "$\\frac$", "<b>CD3</b> & _long_" + "x" * 60), samples=("$y$.fcs",)
-    ),
-    "one channel": make_gating(3, 1),
-    "one population": make_gating(1, 2, parts=1),
-    "three samples": make_gating(4, 3, samples=("a", "b", "c")),
-    "many samples": make_gating(6, 3, samples=tuple(f"s{i}" for i in range(30)), n_events=30_000),
-    "empty population": make_gating(4, 3, empty=True),
-    "bem": make_gating(3, 3, kind="bem"),
-    "one draw": make_gating(3, 3, draws=1, chains=1),
-    "more than are drawn": make_gating(70, 6, parts=1, n_events=20_000),
+    "usual": make_gating,
+    "names": partial(make_gating, 3, 3, channels=NASTY, samples=("$y$.fcs",)),
+    "one channel": partial(make_gating, 3, 1),
+    "one population": partial(make_gating, 1, 2, parts=1),
+    "three samples": partial(make_gating, 4, 3, samples=("a", "b", "c")),
+    "many samples": partial(make_gating, 6, 3, samples=tuple(f"s{i}" for i in range(30)), n_events=30_000),
+    "empty population": partial(make_gating, 4, 3, empty=True),
+    "bem": partial(make_gating, 3, 3, kind="bem"),
+    "one draw": partial(make_gating, 3, 3, draws=1, chains=1),
+    "more than are drawn": partial(make_gating, 70, 6, parts=1, n_events=20_000),
 }
 
 
@@ -437,7 +439,7 @@ FIRST = ("usual", "names")  # the others are slow
     "case", [pytest.param(case, marks=[] if case in FIRST else [pytest.mark.slow]) for case in CASES]
 )
 def test_all_figures_are_drawn(tmp_path: Path, case: str, recwarn: pytest.WarningsRecorder) -> None:
-    gating = CASES[case]
+    gating = CASES[case]()
     run = make_run(tmp_path / "run.h5", kind=gating.kind, draws=8, gating=gating)
     figures.write_figures(tmp_path / "new" / "figures", gating, run, convergence(run))
     announced = {path.name for path in figures.figure_paths(tmp_path)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from platforms import USES_LINUX
 from test_gatingml import METHODS, on_every_scale, population_of, prepared, write_cells, written_cells
 
 from dpmix.cli import main
@@ -128,6 +130,13 @@ def test_samples_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> 
     gates = ManualGates(tmp_path / "workspace.wsp", "--compare")
     for file in files:
         assert gates.members(open_source(file))
+
+
+@pytest.mark.skipif(not USES_LINUX, reason="other systems have no such names")
+def test_a_file_whose_name_is_not_in_utf_8(tmp_path: Path) -> None:
+    file = write_cells(tmp_path / os.fsdecode(b"caf\xe9.fcs"))
+    written(tmp_path, prepared(file))
+    assert ManualGates(tmp_path / "workspace.wsp", "--compare").members(open_source(file))
 
 
 def test_names_that_flowjo_writes_differently(tmp_path: Path) -> None:
@@ -261,7 +270,7 @@ def test_real_mouse_cells(shared_data: Path, tmp_path: Path, name: str) -> None:
     """FACSDiva, big-endian, ten compensated channels with slashes and blanks in their names."""
     fcs = shared_data / name
     assert dpmix("init", fcs, "--output", tmp_path / "run.yaml") == 0
-    small = ("--set", "model.components=32", "--set", "bem.starts=1", "--set", "bem.max_steps=60")
+    small = ("--set", "model.components=16", "--set", "bem.starts=1", "--set", "bem.max_steps=15")
     run = tmp_path / "run.h5"
     assert dpmix("bem", tmp_path / "run.yaml", "--quiet", *small, "--set", f"output.path={run}") == 0
     assert dpmix("gate", run, "--output", tmp_path / "gated", "--format", "wsp", "--quiet") == 0

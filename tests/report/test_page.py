@@ -105,6 +105,7 @@ def test_the_page_shows_gating_strategies(tmp_path: Path) -> None:
     assert "Gates in two markers do not isolate 1 population (F1 below 0.9): 1." in text
 
 
+@pytest.mark.usefixtures("real_figures")
 def test_the_page_draws_the_tree_of_gates(tmp_path: Path) -> None:
     square = PolygonGate((0, 2), np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]))
     branch = Strategy((square,), np.array([290]), np.array([300]), 300)

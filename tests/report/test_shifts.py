@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gating(run_file: Path) -> Gating:
-    return gate(run_file, run_file.parent / "gated", n_populations=3)
+def gating(run_file: Path, draw_figures: Callable[..., None]) -> Gating:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpmix.report.figures.write_figures", draw_figures)
+        return gate(run_file, run_file.parent / "gated", n_populations=3)
 
 
 def test_proportions_are_those_of_each_sample(gating: Gating) -> None:

@@ -49,7 +49,7 @@ def test_a_chain_on_separated_groups_has_the_power_posterior(resolution: tuple[f
 @pytest.mark.slow
 @pytest.mark.parametrize("resolution", [None, RESOLUTION])
 def test_split_merge_moves_are_accepted_as_enumerated(resolution: tuple[float, ...] | None) -> None:
-    p_values = split_merge_rounds(4000, resolution=resolution)
+    p_values = split_merge_rounds(1500, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

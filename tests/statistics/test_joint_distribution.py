@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from comparisons import FAMILY, family_wise, joint_distribution, prior_draws, same_distribution, worst
 from scipy import stats as st
 from whole_chain import FIXED, LEARNED, Case, Sampler, learning
 
-from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model import normal_wishart
 from dpmix.model.mixture import HYPERPARAMETERS, Hyperparameters, Stats, no_events
 
@@ -32,14 +29,6 @@ def test_the_joint_distribution_is_kept_where_all_is_learned(split_merge: bool) 
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
 def test_the_joint_distribution_is_kept_where_one_is_learned(name: str) -> None:
     p_values = joint_distribution(learning(name), 120, 6, Sampler(split_merge=False))
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-def test_the_joint_distribution_is_kept_on_cuda(cuda_devices: Callable[[int], None]) -> None:
-    def on_device(events: np.ndarray) -> CudaEngine:
-        return CudaEngine(events, devices=[0])
-
-    p_values = joint_distribution(FIXED, 20, 6, Sampler(make_engine=on_device))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpmix.errors import DataError
 from dpmix.inputs.channel import Channel
 from dpmix.inputs.fcs.text import AGAIN, quoted
+
+THOUSANDS = re.compile(r"\d{1,3}([.,]\d{3})+")  # of an integer, as 262,144 or 262.144
 
 
 def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path) -> Channel:
@@ -26,6 +29,8 @@ def read_channel(keywords: Mapping[str, str], n: int, integer: bool, path: Path)
     if name is None:  # for example $P01N
         raise DataError(f"{path}: $P{n}N, the name of channel {n}, is missing; {AGAIN}")
     limit = number_of(keywords.get(f"p{n}r", ""))
+    if integer and (limit is None or limit % 1) and THOUSANDS.fullmatch(keywords.get(f"p{n}r", "").strip()):
+        limit = float(re.sub("[.,]", "", keywords[f"p{n}r"]))
     if limit is None and integer:
         found = quoted(keywords[f"p{n}r"]) if f"p{n}r" in keywords else "missing"
         raise DataError(f"{path}: $P{n}R is {found}, need the range of the values; {AGAIN}")

@@ -182,8 +182,11 @@ def _read_data_set(
     row = np.dtype([(f"c{k}", kind) for k, kind in enumerate(types)])
     found = place_events(data, row, _clocks(channels, order), choice)
     # After the place is known, from values alone: HEADER and TEXT may agree on a false one.
-    doubts = require_measurements(data, found.first, found.n_events, row)
+    doubts = require_measurements(data, found.first, found.n_events, row, channels, order)
     bits = integer_masks(data, found.first, found.n_events, row, channels, order)
+    channels = tuple(
+        replace(channel, range=None) if k in bits.false else channel for k, channel in enumerate(channels)
+    )
     notes = [f"data set {data_set} of {len(offsets)} in the file"] if len(offsets) > 1 else []
     own = find_matrix(keywords, channels)
     instrument = keywords.get("cyt", "").strip()

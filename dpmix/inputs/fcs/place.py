@@ -95,6 +95,12 @@ def stated_places(text: Text) -> Stated:
         firsts |= {first} if first or last else set()
         if not odd and last:
             places.append(DataPlace(owner, first, last))
+    if not places and not warnings:  # both ends are missing: the events of $TOT may fill the file from there
+        places = [
+            DataPlace(owner, first, first - 1)
+            for owner, values in stated.items()
+            if (first := whole_number(values[0], 0)) > 0
+        ]
     return Stated(places, len(firsts) == 1 and not warnings, warnings)
 
 

@@ -3,6 +3,7 @@
 **Place and byte order.** Light and ion counts are neither 1e-39 nor 1e38. Floating point numbers that are
 read some bytes away from their place, or in the wrong byte order, are that in large part: other bytes become
 their exponents. Without a channel of time, nothing else shows a false place that HEADER and TEXT agree on.
+Integers show it where their words have more bits than their range: most are above it then.
 
 **Range of integers.** By the standard, bits above $PnR do not belong to the value. Instruments use them in
 two ways: the XL, FC500 and Navios number the channels there, in every event; the Accuri stores saturated
@@ -30,6 +31,9 @@ FALSE_SHARE = 0.05  # of the values other than 0, beyond which their place is do
 LEAST_VALUES = 100  # fewer values show no false place
 BETTER = 0.1  # of that share remains at most at the right place
 FEWEST = 20  # events; of fewer, integers are masked as the standard says
+TAGGED = 0.98  # of the events have the number of their channel in their high bits
+OUTSIDE, INSIDE = 0.5, 0.001  # of integers above their ranges at a false place, and at the right one
+FALSE_TIMES, FALSE_ABOVE = 2, 0.25  # values so far above their range, or this share, show that it is false
 NEAR = 2  # high bits of the smallest value above the range, at most, where values continue beyond it
 
 
@@ -40,10 +44,13 @@ class IntegerMasks(NamedTuple):
     ----------
     masks : tuple of int or None
         None where all bits belong to the value.
+    false : tuple of int
+        Numbers of linear channels, from 0, whose range is false: values are far above it, or very many are.
     notes, warnings : tuple of str
     """
 
     masks: tuple[int | None, ...]
+    false: tuple[int, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -61,14 +68,24 @@ def sample_rows(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]
 # ------------------------------------------------------------------------------- place and byte order
 
 
-def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype[np.void]) -> list[str]:
+def require_measurements(
+    data: DataSet,
+    first: int,
+    n_events: int,
+    row: np.dtype[np.void],
+    channels: Sequence[Channel],
+    order: Order,
+) -> list[str]:
     """Return a warning where many floating point values cannot be measurements.
 
     Raises
     ------
     DataError
-        They are measurements some bytes away, or in the other byte order.
+        They are measurements some bytes away, or in the other byte order; or most integers are above their
+        ranges, and all are in range there.
     """
+    if n_events:
+        _require_integers_in_range(data, first, n_events, row, channels, order)
     floats = [name for name in row.names or () if row[name].kind == "f"]
     if not floats or not n_events:
         return []
@@ -88,6 +105,46 @@ def require_measurements(data: DataSet, first: int, n_events: int, row: np.dtype
             where = f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
             raise DataError(f"{found}; {where} they are plausible: this place is false; {AGAIN}")
     return [f"{odd}; the file may be corrupt"]
+
+
+def _require_integers_in_range(
+    data: DataSet,
+    first: int,
+    n_events: int,
+    row: np.dtype[np.void],
+    channels: Sequence[Channel],
+    order: Order,
+) -> None:
+    """Raise `DataError` if most integers are above their ranges, but not elsewhere or in the other order."""
+    limits = {
+        f"c{k}": mask
+        for k, channel in enumerate(channels)
+        if channel.integer and (mask := range_mask(channel.range)) and mask < 2 ** (8 * _bytes(row, k)) - 1
+    }
+
+    def share(at: int, kind: np.dtype[Any], order: Order, count: int = n_events) -> float:
+        rows = sample_rows(data, at, count, kind)
+        values = [(unpacked(rows[name], order, None), limit) for name, limit in limits.items()]
+        n_values = sum(np.count_nonzero(own) for own, _ in values)
+        above = sum(np.count_nonzero(own > limit) for own, limit in values)
+        return above / n_values if n_values >= LEAST_VALUES else 0.0
+
+    if not limits or (here := share(first, row, order)) <= OUTSIDE:
+        return
+    other: Order = ">" if order == "<" else "<"
+    options = ["in the other byte order"] if share(first, row.newbyteorder(), other) <= INSIDE else []
+    width = min(_bytes(row, k) for k, channel in enumerate(channels) if f"c{k}" in limits)
+    # Of two bytes, one byte away and in the other order look alike.
+    options += [
+        f"{abs(step)} bytes {'later' if step > 0 else 'earlier'}"
+        for step in sorted(range(1 - width, width), key=abs)
+        if step and share(first + step, row, order, max(n_events - 1, 1)) <= INSIDE
+    ]
+    if options:
+        found = f"{data.path}: {here:.0%} of the values are above their ranges at byte {first}, and none is"
+        raise DataError(
+            f"{found} {' or '.join(options)}: $BYTEORD or the place of the events is false; {AGAIN}"
+        )
 
 
 def _not_measured(rows: npt.NDArray[Any], floats: Sequence[str]) -> tuple[float, float]:
@@ -125,26 +182,48 @@ def integer_masks(
     masks = [range_mask(channel.range) if channel.integer else None for channel in channels]
     notes, warnings = [], []
     rows = sample_rows(data, first, n_events, row) if any(masks) and n_events >= FEWEST else None
-    for k, (mask, channel) in enumerate(zip(masks, channels, strict=True)):
-        if rows is None or mask is None or mask >= 2 ** (8 * _bytes(row, k)) - 1:
-            continue
-        high = unpacked(rows[f"c{k}"], order, None).astype(np.uint64) >> np.uint64(mask.bit_length())
-        above = high[high > 0]
+    highs = {
+        k: unpacked(rows[f"c{k}"], order, None).astype(np.uint64) >> np.uint64(mask.bit_length())
+        for k, mask in enumerate(masks)
+        if rows is not None and mask is not None and mask < 2 ** (8 * _bytes(row, k)) - 1
+    }
+    false = [k for k, high in highs.items() if channels[k].log is None and _is_beyond(high, far=True)]
+    # A range that is false for one channel is so for all that have it.
+    ranges = {channels[k].range for k in false}
+    for k, high in highs.items():
+        channel, above = channels[k], high[high > 0]
         limit = f"$P{k + 1}R ({channel.range:.0f})"
         if not len(above):
-            masks[k] = 2 * mask + 1  # a saturated event that was not read; not flags in higher bits
-        elif above.min() <= NEAR and not _is_tag(above, len(high)):
+            # For a saturated event that was not read, without flags in higher bits.
+            masks[k] = 2 * (masks[k] or 0) + 1
+        elif _is_beyond(high) or (channel.range in ranges and channel.log is None and not _is_tag(high)):
             masks[k] = None
+            false += [k] if channel.range in ranges and k not in false else []
             found = f"{channel.detector}: {len(above)} of {len(high)} values read are above {limit}"
             warnings.append(f"{found}; they are used as they are")
-        elif (high == 0).any():
+        elif (high != high[0]).any():
             notes.append(f"{channel.detector}: bits above {limit} differ between events; removed")
-    return IntegerMasks(tuple(masks), tuple(notes), tuple(warnings))
+    return IntegerMasks(tuple(masks), tuple(false), tuple(notes), tuple(warnings))
 
 
-def _is_tag(above: npt.NDArray[np.uint64], n_events: int) -> bool:
-    """Return True if the high bits are the same number in most events, as the number of a channel is."""
-    return bool(2 * len(above) > n_events and (above == above[0]).all())
+def _is_beyond(high: npt.NDArray[np.uint64], far: bool = False) -> bool:
+    """Return True if values continue beyond the range, by their high bits.
+
+    `far` asks for more: so far above it, or such a share, that it is not their range.
+    """
+    above = high[high > 0]
+    if not len(above) or above.min() > NEAR or _is_tag(high):
+        return False
+    return not far or bool(above.max() >= FALSE_TIMES or len(above) > FALSE_ABOVE * len(high))
+
+
+def _is_tag(high: npt.NDArray[np.uint64]) -> bool:
+    """Return True if the high bits are the same number in nearly all events, as the number of a channel is.
+
+    Saturated events may be more than half of all.
+    """
+    above = high[high > 0]
+    return bool(len(above) >= TAGGED * len(high) and (above == above[0]).all())
 
 
 def _bytes(row: np.dtype[np.void], k: int) -> int:

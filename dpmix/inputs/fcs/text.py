@@ -17,7 +17,9 @@ MOST_DATA_SETS = 256
 MOST_BETWEEN = 2**16  # bytes between two data sets that $NEXTDATA does not link
 # Behind the last byte of a data set, which may be stated one too early or late: padding, a checksum, HEADER.
 NEXT_HEADER = re.compile(rb"[\s\S]{0,2}[ \t\r\n\0]*([0-9A-Fa-f]{8})?[ \t\r\n\0]*(?=FCS[23]\.\d {4}[ \d]{16})")
-NEEDS_DOLLAR = re.compile(r"mode|p\d+n")  # without $ something else, in a file that has $PAR
+ANY_HEADER = re.compile(rb"FCS[23]\.\d {4}[ \d]{16}")
+# Without $ something else, in a file that has $PAR: the standard allows a file to lack these.
+NEEDS_DOLLAR = re.compile(r"mode|nextdata|(begin|end)(data|stext|analysis)|p\d+(n|datatype)")
 AGAIN = "export or copy the file again"
 
 Pairs = tuple[tuple[bytes, bytes], ...]
@@ -85,7 +87,7 @@ def find_data_sets(file: BinaryIO, path: Path) -> DataSets:
         step = whole_number(text.keywords.get("nextdata", ""), 0)
         file.seek(offsets[-1] + max(step, 0))
         if step <= 0 or file.read(3) != b"FCS":  # nonsense in the last data set of many files
-            step = _next_header(file, offsets[-1], text)
+            step = _next_header(file, path, offsets[-1], text)
             if not step:
                 return DataSets(offsets, linked)
             linked = False
@@ -95,15 +97,27 @@ def find_data_sets(file: BinaryIO, path: Path) -> DataSets:
     )
 
 
-def _next_header(file: BinaryIO, offset: int, text: Text) -> int:
-    """Return where another HEADER follows the segments of a data set, counted from its start; 0 for none."""
+def _next_header(file: BinaryIO, path: Path, offset: int, text: Text) -> int:
+    """Return where another HEADER follows the segments of a data set, counted from its start; 0 for none.
+
+    Behind other bytes than padding, such as a segment that no keyword states, it must have a TEXT that can be
+    read.
+    """
     ends = [text.end, *(last for _, last in text.segments)]
     ends += [whole_number(text.header[at : at + 8], 0) for at in (34, 50)]
     ends += [segment_of(text.keywords, name)[1] for name in ("data", "analysis")]
     last = max(ends)
     file.seek(offset + last)
-    match = NEXT_HEADER.match(file.read(MOST_BETWEEN))
-    return last + match.end() if match else 0
+    following = file.read(MOST_BETWEEN)
+    if match := NEXT_HEADER.match(following):
+        return last + match.end()
+    for match in ANY_HEADER.finditer(following):
+        try:
+            read_text(file, path, offset + last + match.start())
+        except DataError:
+            continue
+        return last + match.start()
+    return 0
 
 
 def read_text(file: BinaryIO, path: Path, offset: int) -> Text:
