@@ -12,13 +12,25 @@ events whose gate is a row of the table, by four ways: the best possible label f
 populations named by the type of most of their events; each event by the evidence of the table alone, no
 mixture; and `dpmix gate --types`. In euroflow_artefacts the scatter channels are state channels.
 
-**missing**: up to four rows of each table, spread over it, are removed one at a time. `caught` is the share
-of the row's events that become unknown, `lost` the share of other rows' events.
+**missing**: each row with 0.5% of the events is removed. `caught` is the share of its events that become
+unknown, `lost` the share of other rows' events that become unknown without it, `fit` the share of its events
+that pass all cells of another row: no rule can tell these.
+
+**signs**: up to 20 cells of each table, drawn at random, get the opposite sign, one at a time. `found` is the
+number that is contradicted or suspect, `others` the number of other cells that are so only with the wrong
+sign, `right` the number that is so in the right table.
+
+**exchanged**: each pair of markers of each table is exchanged in the data. `same` counts pairs whose exchange
+only permutes rows of the table, `found` the pairs found, `wrong` the cases in which only another pair is
+found, `right` the pairs found in the right data.
 
 **coverage**: 90% intervals of the proportions in simulated blood of 10,000 events, by two tables
 that are right. The truth is the share in the whole population that the events are drawn from. The other
 column has the root mean squared difference between the estimate and the share of the events themselves, next
 to the standard deviation of that share in a sample.
+
+`missing`, `signs` and `exchanged` use the model on 8,000 events and two draws, with the most probable
+component of each event, and four more sets, whose tables are below.
 
 Sets and tables are in ../shared, which is not part of this project.
 """
@@ -27,9 +39,10 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
@@ -39,10 +52,23 @@ from record import DPMIX, FOLDER, read_results, said, write_results
 from sklearn.metrics import f1_score
 
 import dpmix
-from dpmix.inputs.type_table import TypeTable, read_types
+from dpmix.inputs.type_table import TypeTable, match_markers, read_types
+from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
-from dpmix.populations.types.levels import log_factors
-from dpmix.populations.types.types import Types, assign_types, types_by_population
+from dpmix.populations.types.exchanged import exchanged
+from dpmix.populations.types.levels import Marker, fit_levels, log_factors, telling
+from dpmix.populations.types.types import (
+    Types,
+    assess_cells,
+    assign_types,
+    component_fits,
+    component_shares,
+    event_fits,
+    event_shares,
+    evidence_of,
+    suspect_cells,
+    types_by_population,
+)
 
 TABLES = TOOLS.parent / "data" / "tables"
 SETS = {
@@ -54,7 +80,43 @@ SETS = {
 STATE = {"euroflow_artefacts": ["FSC-A", "SSC-A"]}
 WAYS = {"best": "populations, best label each", "named": "populations named by the table",
         "table": "events by the table alone", "types": "dpmix gate --types"}  # fmt: skip
-REMOVED, SAMPLES, EVENTS = 4, 24, 10_000
+OTHERS = {
+    "multicenter_cytof": """cell,ch0,ch1,ch3,ch5,ch6,ch7
+B cells,+,+,-,-,-,-
+CD4 T cells,-,-,-,-,+,+
+CD8 T cells,-,-,-,+,+,-
+monocytes,-,-,+,-,-,
+""",
+    "gvhd": """cell,FL1.H,FL2.H,FL3.H,FL4.H
+CD4 T,+,-,+,-
+CD8 T,-,+,+,+
+other,-,-,-,-
+""",
+    "pbmc_cytomem": """cell,CD3,CD4,CD8,CD19,CD20,IgM,CD14,CD11c,HLADR,CD16,CD56
+CD4 T,+,+,-,-,-,-,-,-,,-,
+CD8 T,+,-,+,-,-,-,-,-,,,
+DC,-,,-,-,-,-,-,+,+,,-
+IgM- B,-,-,-,+,+,-,-,-,+,-,-
+IgM+ B,-,-,-,+,+,+,-,-,+,-,-
+monocytes,-,,-,-,-,-,+,+,+,,-
+NK,-,-,,-,-,-,-,,-,+,+
+""",
+    "cohort_bcrxl": """cell,CD3,CD4,CD20,CD33,CD123,CD14,IgM,HLA-DR,CD7
+CD4 T,+,+,-,-,-,-,-,-,+
+CD8 T,+,-,-,-,-,-,-,-,+
+B,-,-,+,-,-,-,,+,-
+Mono,-,,-,+,,,-,+,
+NK,-,-,-,-,-,-,-,-,+
+""",
+}
+ROWS = {  # of the gates with a number, in the tables above; sample 1 of the sets with several
+    "multicenter_cytof": {1: 0, 2: 1, 3: 2, 4: 3},
+    "gvhd": {1: 0, 3: 1, 4: 2, 2: -1},
+    "pbmc_cytomem": {k: k - 1 for k in range(1, 8)},
+}
+COHORT = TOOLS.parent / "data" / "cohort_bcrxl"
+LINEAGE_MARKERS = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
+SAMPLES, EVENTS, SOME, PLANTED = 40, 10_000, 8_000, 20
 LINEAGES = """cell,CD45RA,CD4,CD25,CCR7,CD127,CD8,CD3,CD19,CD14,CD56
 CD4 T,,+,,,,-,+,-,-,-
 CD8 T,,-,,,,+,+,-,-,
@@ -74,7 +136,7 @@ CD8 naive,+,-,,+,,+,+,-,-,
 CD8 memory,-,-,,,,+,+,-,-,
 CD8 effector,+,-,,-,,+,+,-,-,
 double negative T,,-,,,,-,+,-,-,-
-NKT,,-,,,,-,+,-,-,+
+NKT,,-,,,,-,+,-,-,++
 B,,-,,,,-,-,+,-,-
 NK,,-,,,,-,-,-,-,+
 NK bright,,-,,,,-,-,-,-,++
@@ -96,10 +158,13 @@ def run_of(name: str, folder: Path) -> Path:
     run = folder / name / "run.h5"
     if not run.exists():
         labelled, _ = tools()
-        events, _, channels, _ = labelled.load(name)
         run.parent.mkdir(parents=True, exist_ok=True)
-        pandas.DataFrame(events, columns=channels).to_parquet(run.parent / "events.parquet")
-        data = {"files": [str((run.parent / "events.parquet").resolve())]}
+        data: Row = {"samples": str((COHORT / "samples.csv").resolve()), "channels": LINEAGE_MARKERS}
+        if name != "cohort_bcrxl":
+            events, _, channels, sample = labelled.load(name)
+            events = events[sample == sample[0]]
+            pandas.DataFrame(events, columns=channels).to_parquet(run.parent / "events.parquet")
+            data = {"files": [str((run.parent / "events.parquet").resolve())]}
         data |= {"state_channels": STATE[name]} if name in STATE else {}
         config = {"data": data, "output": {"path": str(run)}, "seed": 1}
         (run.parent / "run.yaml").write_text(yaml.safe_dump(config))
@@ -107,14 +172,150 @@ def run_of(name: str, folder: Path) -> Path:
     return run
 
 
+def table_for(name: str, folder: Path) -> TypeTable:
+    """Return the table of a set."""
+    if name in SETS:
+        return read_types(TABLES / f"{SETS[name]}.csv")
+    (folder / f"{name}.csv").write_text(OTHERS[name])
+    return read_types(folder / f"{name}.csv")
+
+
 def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
     """Return the row of each event's gate: -1 for a gate without a row, -2 for no gate."""
     labelled, _ = tools()
-    rows = task.events.rows_in_file(0, 0, len(task.events.values))
-    names = labelled.names(name)
     rows_of = {row.casefold(): r for r, row in enumerate(table.types)}
-    codes = {code: rows_of.get(text.casefold(), -1) for code, text in names.items()}
-    return np.array([codes.get(int(code), -2) for code in labelled.load(name)[1][rows]])
+    if name == "cohort_bcrxl":
+        with np.load(COHORT / "gates.npz") as own:
+            texts, gate, sample = [str(text) for text in own["names"]], own["gate"], own["sample"]
+        codes = {code: rows_of.get(text.casefold(), -2) for code, text in enumerate(texts)}
+        order = pandas.read_csv(COHORT / "samples.csv")["sample"].tolist()
+        starts = task.events.sample_starts
+        parts = []
+        for s, of_sample in enumerate(task.events.samples):
+            inside = gate[sample == order.index(of_sample)]
+            parts.append(inside[task.events.rows_in_file(s, int(starts[s]), int(starts[s + 1]))])
+        return np.array([codes[int(code)] for code in np.concatenate(parts)])
+    rows = task.events.rows_in_file(0, 0, len(task.events.values))
+    _, labels, _, sample = labelled.load(name)
+    names = labelled.names(name)
+    codes = ROWS.get(name) or {code: rows_of.get(text.casefold(), -1) for code, text in names.items()}
+    return np.array([codes.get(int(code), -2) for code in labels[sample == sample[0]][rows]])
+
+
+class Case(NamedTuple):
+    """Some events of a set: values, components in two draws, rows of gates, and cells of the table."""
+
+    values: np.ndarray
+    labels: list[np.ndarray]
+    gates: np.ndarray
+    table: TypeTable
+    levels: np.ndarray
+    doubt: np.ndarray
+
+
+class Model(NamedTuple):
+    """Types of some events: rows, levels of markers, and cells that are contradicted or suspect."""
+
+    rows: np.ndarray
+    markers: tuple[Marker, ...]
+    flagged: np.ndarray
+
+
+def case_of(name: str, folder: Path) -> Case:
+    """Return some events of a set."""
+    task = prepare(run_of(name, folder))
+    table = table_for(name, folder)
+    numbers, _ = match_markers(table, task.events.all_channels)
+    columns, full = np.flatnonzero(numbers >= 0), table.with_inherited()
+    found = task.find_populations(20, None, None)
+    n_events = len(task.events.values)
+    some = np.sort(np.random.default_rng(1).choice(n_events, min(n_events, SOME), replace=False))
+    engine = task.make_engine(np.ascontiguousarray(task.events.values[some]))
+    draws = [found.reference, 0 if found.reference else len(found.draws) // 2]
+    labels = [classify(engine, found.mixture_of(t, None))[0].astype(np.int64) for t in draws]
+    engine.close()
+    values = task.events.all_values(some)[:, numbers[columns]].astype(float)
+    gates = gates_of(name, table, task)[some]
+    return Case(values, labels, gates, table, full.levels[:, columns], full.doubt[:, columns])
+
+
+def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[int]) -> Model:
+    """Return the types of the events of a case by the rows of its table that are kept."""
+    values, parents = case.values, [-1] * len(kept)
+    markers = fit_levels(values, case.labels[0], levels)
+    tells = telling(levels)
+    right, _, contradicted = assess_cells(markers, values, doubt, tells)
+    evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells)
+    total = np.zeros_like(evidence)
+    for labels in case.labels:
+        n_components = int(labels.max()) + 1
+        shares = component_shares(evidence, labels, n_components)
+        (inside,) = component_fits(markers, values, tells, [labels], n_components)
+        total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
+    rows = total.argmax(axis=1).astype(np.int32)
+    rows[rows == len(kept)] = -1
+    below = np.eye(len(kept), dtype=bool)
+    flagged = contradicted | suspect_cells(markers, values, case.labels[0], rows, right, below)
+    return Model(np.where(rows < 0, -1, np.array(kept)[rows]), markers, flagged)
+
+
+def missing_rows(case: Case) -> Row:
+    """Return the shares of the events of each removed row, and of others."""
+    every = list(range(len(case.table.types)))
+    known = case.gates >= 0
+    whole = model_of(case, case.levels, case.doubt, every).rows
+    out = {}
+    for r in np.flatnonzero(np.bincount(case.gates[known], minlength=len(every)) >= 0.005 * len(known)):
+        kept = [k for k in every if k != r]
+        found = model_of(case, case.levels[kept], case.doubt[kept], kept)
+        own, others = case.gates == r, known & (case.gates != r)
+        fit = np.zeros(int(own.sum()), bool)
+        for k in range(len(kept)):
+            spoken = [(m, one) for m, one in enumerate(found.markers) if not one.silent[k]]
+            passed = [one.passes(case.values[own, m], k) > 0.5 for m, one in spoken]
+            fit |= np.all(passed, axis=0) if passed else True
+        out[case.table.types[r]] = {
+            "events": int(own.sum()),
+            "caught": round(float((found.rows[own] < 0).mean()), 3),
+            "fit": round(float(fit.mean()), 3),
+            "lost": round(float((found.rows[others] < 0).mean() - (whole[others] < 0).mean()), 3),
+        }
+    return out
+
+
+def wrong_signs(case: Case) -> Row:
+    """Return how many planted wrong signs are found."""
+    every = list(range(len(case.table.types)))
+    sizes = np.bincount(case.gates[case.gates >= 0], minlength=len(every))
+    cells = [(r, m) for r, m in np.argwhere(~case.levels.all(axis=2)) if sizes[r] >= 60]
+    np.random.default_rng(0).shuffle(cells)
+    before = model_of(case, case.levels, case.doubt, every).flagged
+    out = {"planted": 0, "found": 0, "others": 0, "right": int(before.sum())}
+    for r, m in cells[:PLANTED]:
+        levels = case.levels.copy()
+        levels[r, m] = ~levels[r, m]
+        flagged = model_of(case, levels, case.doubt, every).flagged
+        out["planted"] += 1
+        out["found"] += int(flagged[r, m])
+        out["others"] += int((flagged & ~before).sum()) - int(flagged[r, m] and not before[r, m])
+    return out
+
+
+def exchanges(case: Case) -> Row:
+    """Return how many exchanged pairs of channels are found."""
+    levels, labels = case.levels, case.labels[0]
+    out = {"pairs": 0, "same": 0, "found": 0, "wrong": 0}
+    out["right"] = len(exchanged(case.values, labels, levels))
+    for a, b in combinations(np.flatnonzero(~levels.all(axis=(0, 2))).tolist(), 2):
+        values, moved = case.values.copy(), levels.copy()
+        values[:, [a, b]], moved[:, [a, b]] = values[:, [b, a]], moved[:, [b, a]]
+        pairs = exchanged(values, labels, levels)
+        same = sorted(row.tobytes() for row in moved) == sorted(row.tobytes() for row in levels)
+        out["pairs"] += 1
+        out["same"] += int(same)
+        out["found"] += int((a, b) in pairs)
+        out["wrong"] += int(bool(pairs) and (a, b) not in pairs)
+    return out
 
 
 def score(gates: np.ndarray, found: np.ndarray) -> Row:
@@ -140,48 +341,24 @@ def ways(gates: np.ndarray, types: Types, population: np.ndarray, task: Task, co
     return {way: score(gates, found) for way, found in own.items()}
 
 
-def without(table: TypeTable, r: int) -> TypeTable:
-    """Return a table without a row that is no parent."""
-    kept = [k for k in range(len(table.types)) if k != r]
-    parts = {
-        name: tuple(getattr(table, name)[k] for k in kept)
-        for name in ("types", "parents", "kinds", "ontology")
-    }
-    return TypeTable(
-        table.source, **parts, markers=table.markers, levels=table.levels[kept], doubt=table.doubt[kept]
-    )
-
-
-def measure_set(name: str, folder: Path, parts: Sequence[str]) -> dict[str, Any]:
-    """Return the results of a set."""
+def measure_set(name: str, folder: Path) -> Row:
+    """Return the scores of a set by the four ways."""
     task = prepare(run_of(name, folder))
-    table = read_types(TABLES / f"{SETS[name]}.csv")
+    table = table_for(name, folder)
     gates = gates_of(name, table, task)
     found = task.find_populations(100, None, None)
-    out: dict[str, Any] = {}
-    if "sets" in parts:
-        types = assign_types(task, found, table)
-        engine = task.make_engine(task.events.values)
-        shares, _ = found.memberships_in(found.reference, engine, 0, len(gates))
-        engine.close()
-        out["sets"] = ways(gates, types, shares.argmax(axis=1), task, found.n_populations)
-        out["sets"]["ungated unknown"] = (
-            round(float((types.of_event[gates < 0] < 0).mean()), 3) if (gates < 0).any() else None
-        )
-    if "missing" in parts:
-        sizes = np.bincount(gates[gates >= 0], minlength=len(table.types))
-        rows = np.flatnonzero(sizes >= 0.005 * len(gates))
-        rows = rows[np.linspace(0, len(rows) - 1, min(REMOVED, len(rows))).round().astype(int)]
-        out["missing"] = {}
-        for r in rows.tolist():
-            unknown = assign_types(task, found, without(table, r)).of_event < 0
-            others = (gates >= 0) & (gates != r)
-            out["missing"][table.types[r]] = {
-                "caught": round(float(unknown[gates == r].mean()), 3),
-                "lost": round(float(unknown[others].mean()), 3),
-            }
-            print(f"{name} without {table.types[r]}: {out['missing'][table.types[r]]}")
-    return out
+    types = assign_types(task, found, table)
+    engine = task.make_engine(task.events.values)
+    shares, _ = found.memberships_in(found.reference, engine, 0, len(gates))
+    engine.close()
+    own = ways(gates, types, shares.argmax(axis=1), task, found.n_populations)
+    rows = np.unique(gates[gates >= 0])
+    scores = f1_score(
+        gates[gates >= 0], types.of_event[gates >= 0], labels=rows, average=None, zero_division=0
+    )
+    unknown = round(float((types.of_event[gates < 0] < 0).mean()), 3) if (gates < 0).any() else None
+    by_row = {table.types[r]: round(float(f1), 2) for r, f1 in zip(rows, scores, strict=True)}
+    return own | {"ungated unknown": unknown, "by row": by_row}
 
 
 def coverage(folder: Path, samples: int) -> Row:
@@ -214,7 +391,7 @@ def coverage(folder: Path, samples: int) -> Row:
             whole = np.bincount(rows, made.weights, len(table.types))
             found[name].append((whole, mean - sample, (low <= whole) & (whole <= high)))
         print(f"coverage {seed}: {[float(own[-1][2].mean()) for own in found.values()]}")
-    return {name: _summary(own) for name, own in found.items()}
+    return {name: _summary(own, tables[name].types) for name, own in found.items()}
 
 
 def _rows_of(populations: Sequence[str], table: TypeTable) -> np.ndarray:
@@ -225,14 +402,16 @@ def _rows_of(populations: Sequence[str], table: TypeTable) -> np.ndarray:
     return np.array([table.types.index(name) for name in names])
 
 
-def _summary(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Row:
+def _summary(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], types: Sequence[str]) -> Row:
     whole, errors, hits = (np.array(each) for each in zip(*found, strict=True))
     chance = np.sqrt(whole[0] * (1.0 - whole[0]) / EVENTS)
     return {
         "types": whole.shape[1],
         "intervals": int(hits.size),
         "whole": round(float(hits.mean()), 3),
+        "samples": len(hits),
         "least": round(float(hits.mean(axis=0).min()), 3),
+        "by type": dict(zip(types, hits.mean(axis=0).round(3).tolist(), strict=True)),
         "error": round(float(np.median(np.sqrt((errors**2).mean(axis=0)) / chance)), 3),
         "largest error": round(float(np.max(np.sqrt((errors**2).mean(axis=0)) / chance)), 3),
     }
@@ -248,15 +427,46 @@ def table_of(results: Row) -> str:
 
 
 def missing_table(results: Row) -> str:
-    """Return the table of missing rows of the page."""
+    """Return the table of missing rows of the page: each set, and the rows below the bar."""
     lines = [
-        "| set | row removed | its events unknown | events of other rows unknown |",
-        "| --- | --- | --- | --- |",
+        "| set | rows removed | 75% of their events unknown | median | fit another row, median | most of "
+        "other rows lost | below 75%: unknown (fit another row) |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, rows in results.get("missing", {}).items():
-        lines += [
-            f"| `{name}` | {row} | {own['caught']:.0%} | {own['lost']:.1%} |" for row, own in rows.items()
+        caught, fit, lost = (
+            np.array([own[key] for own in rows.values()]) for key in ("caught", "fit", "lost")
+        )
+        below = [
+            f"{row} {own['caught']:.0%} ({own['fit']:.0%})"
+            for row, own in rows.items()
+            if own["caught"] < 0.75
         ]
+        lines.append(
+            f"| `{name}` | {len(rows)} | {(caught >= 0.75).sum()} | {np.median(caught):.0%} "
+            f"| {np.median(fit):.0%} | {lost.max():.1%} | {', '.join(below)} |"
+        )
+    return "\n".join(lines)
+
+
+def checks_table(results: Row) -> str:
+    """Return the table of planted wrong signs and exchanged channels of the page."""
+    lines = [
+        "| set | wrong signs found | other cells flagged | flagged in the right table "
+        "| exchanged pairs found | cannot be seen | another pair only | found in right data |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, pairs in results.get("exchanged", {}).items():
+        signs = results.get("signs", {}).get(name)
+        first = (
+            f"{signs['found']} of {signs['planted']} | {signs['others']} | {signs['right']}"
+            if signs
+            else "| |"
+        )
+        lines.append(
+            f"| `{name}` | {first} | {pairs['found']} of {pairs['pairs']} | {pairs['same']} "
+            f"| {pairs['wrong']} | {pairs['right']} |"
+        )
     return "\n".join(lines)
 
 
@@ -278,8 +488,15 @@ def coverage_table(results: Row) -> str:
 def page() -> str:
     """Return all tables, for docs/benchmarks/agreement.md."""
     results = kept_results()
-    covered = coverage_table(results)
-    return f"{table_of(results)}\n\n{missing_table(results)}\n\n{covered}\n\n{said('cell_types')}\n"
+    tables = [make(results) for make in (table_of, missing_table, checks_table, coverage_table)]
+    return "\n\n".join([*tables, said("cell_types")]) + "\n"
+
+
+SMALL: dict[str, Callable[[Case], Row]] = {
+    "missing": missing_rows,
+    "signs": wrong_signs,
+    "exchanged": exchanges,
+}
 
 
 def main() -> None:
@@ -287,16 +504,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("build/types"))
-    parser.add_argument("--only", nargs="*", default=["sets", "missing", "coverage"])
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--only", nargs="*", default=["sets", *SMALL, "coverage"])
+    parser.add_argument("--sets", nargs="*", default=[*SETS, *OTHERS])
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of coverage")
     parser.add_argument("--page", action="store_true")
     asked = parser.parse_args()
     if asked.page:
         print(page())
         return
-    for name in asked.sets if {"sets", "missing"} & {*asked.only} else []:
-        for part, own in measure_set(name, asked.runs, asked.only).items():
+    for name in asked.sets:
+        found: Row = {"sets": measure_set(name, asked.runs)} if "sets" in asked.only else {}
+        if parts := [part for part in SMALL if part in asked.only]:
+            case = case_of(name, asked.runs)
+            found |= {part: SMALL[part](case) for part in parts}
+        for part, own in found.items():
             kept = kept_results()
             kept.setdefault(part, {})[name] = own
             write_results("cell_types", kept)

@@ -234,8 +234,9 @@ def _summary(found: Gating) -> list[str]:
     if line := artefacts(found):
         lines.append(line)
     if found.types is not None:
-        from dpmix.report.type_tables import overall_rows
+        from dpmix.report.type_tables import overall_rows, warnings
 
         lines.append(f"cell types by {found.types.table.source}:")
         lines += [f"       {row.share:7.2%}  {row.name}" for row in overall_rows(found)]
+        lines += [f"  {line}" for line in warnings(found)]
     return lines

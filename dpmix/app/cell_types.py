@@ -249,17 +249,14 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     with one_thread():
         markers = fit_levels(values[some], drawn.labels[0][some], full.levels[:, columns], controls)
         tells = telling(full.levels[:, columns])
-        right, agreement, contradicted = assess_cells(
-            markers, values[some], full.doubt[:, columns], drawn.labels[0][some], tells
-        )
-        counting = tells & ~contradicted
+        right, agreement, contradicted = assess_cells(markers, values[some], full.doubt[:, columns], tells)
         parents = parent_rows(table)
-        passed = event_fits(markers, values, counting)
+        passed = event_fits(markers, values, tells)
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)
         for own, one in zip(drawn.labels, drawn.memberships, strict=True):
             shares = component_shares(evidence[some], own[some], one.shape[1])
-            (inside_components,) = component_fits(markers, values[some], counting, [own[some]], one.shape[1])
+            (inside_components,) = component_fits(markers, values[some], tells, [own[some]], one.shape[1])
             total += event_shares(one, shares, evidence, (passed, inside_components), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)

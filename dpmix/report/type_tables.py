@@ -53,7 +53,7 @@ class Finding:
     Attributes
     ----------
     finding : str
-        cell (no surprise), contradicted, suspect, channel, no levels, same rows, empty row, or panel.
+        cell (no surprise), contradicted, suspect, exchanged, no levels, same rows, empty row, or panel.
     type, marker, table : str
         Row, column and what the table says there; "" where it is about more than one.
     data : float or None
@@ -272,19 +272,19 @@ def findings(gating: Gating) -> list[Finding]:
 
 
 def _channel_findings(types: Types) -> Iterator[Finding]:
-    """Yield markers that most rows contradict, and markers without levels."""
-    for m, (marker, channel) in enumerate(zip(types.markers, types.channels, strict=True)):
-        name = types.table.markers[types.columns[m]]
+    """Yield markers whose channels look exchanged, and markers without levels."""
+    names = [types.table.markers[column] for column in types.columns]
+    for a, b in types.exchanged:
+        text = (
+            f"{names[a]} and {names[b]} look exchanged: the table fits better with {names[a]} in the channel "
+            f"{types.channels[b]} and {names[b]} in {types.channels[a]}"
+        )
+        yield Finding("exchanged", "", f"{names[a]}, {names[b]}", "", None, text)
+    for m, marker in enumerate(types.markers):
         if marker.separation < APART and not marker.silent.all():
+            name = names[m]
             text = f"{name} has no two levels apart in these data: it hardly counts"
             yield Finding("no levels", "", name, "", None, text)
-        known = ~np.isnan(types.agreement[:, m])
-        against = int((types.agreement[known, m] < CONTRADICTED).sum())
-        if against >= 3 and against > 0.5 * known.sum():
-            text = (
-                f"{name} (channel {channel}) disagrees with {against} of {known.sum()} rows: is it exchanged?"
-            )
-            yield Finding("channel", "", name, "", None, text)
 
 
 def _contradictions(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -310,17 +310,37 @@ def _suspects(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]
 
 def _row_findings(types: Types, overall: np.ndarray) -> Iterator[Finding]:
     """Yield rows that no marker with levels tells apart, and rows without events."""
-    names = types.table.types
-    apart = [marker for marker in types.markers if marker.separation >= APART]
-    seen: dict[bytes, str] = {}
-    for r, name in enumerate(names):
-        key = b"|".join(marker.allowed[r].tobytes() for marker in apart)
-        other = seen.setdefault(key, name) if types.markers else name  # examples have no markers
-        if other != name:
+    for other, *names in same_rows(types):
+        for name in names:
             text = f"{other} and {name} have the same cells in the markers of this panel that have levels"
             yield Finding("same rows", name, "", "", None, text)
+    for r, name in enumerate(types.table.types):
         if overall[r] < EMPTY:
             yield Finding("empty row", name, "", "", None, f"{name}: hardly any event ({overall[r]:.3%})")
+
+
+def same_rows(types: Types) -> list[list[str]]:
+    """Return the groups of types that no marker with levels tells apart."""
+    if not types.markers:  # examples have none
+        return []
+    groups: dict[bytes, list[str]] = {}
+    apart = [marker for marker in types.markers if marker.separation >= APART]
+    for r, name in enumerate(types.table.types):
+        groups.setdefault(b"|".join(marker.allowed[r].tobytes() for marker in apart), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def warnings(gating: Gating) -> list[str]:
+    """Return a line for each pair of exchanged channels, and one on types that the panel cannot tell apart.
+
+    They concern all numbers of a table, so that `dpmix run` prints them below the types.
+    """
+    types = types_of(gating)
+    lines = [one.text for one in _channel_findings(types) if one.finding == "exchanged"]
+    if groups := same_rows(types):
+        told = "; ".join(f"{', '.join(names[:-1])} and {names[-1]}" for names in groups)
+        lines.append(f"this panel cannot tell apart {told}: they share their events")
+    return lines
 
 
 def section(gating: Gating) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def test_the_levels_of_a_column_are_those_that_exclude_each_other() -> None:
         np.array([OFF, LOW | ON, HIGH])
     )  # + where another row says ++: three levels, not four
     assert bright.tolist() == np.eye(3, dtype=bool).tolist()
+    without_off = distinguished(np.array([LOW | ON, HIGH, SILENT]))  # + and ++: neither is off
+    assert without_off.tolist() == [[False, True, False], [False, False, True], [True, True, True]]
     assert distinguished(np.array([SILENT, SILENT])).tolist() == [[True], [True]]
 
 
@@ -85,9 +87,44 @@ def test_a_threshold_is_that_of_the_context() -> None:
     assert (abs(in_others - 2.7) < 0.5).all()
     assert in_t[0] == in_t[1]  # rows that differ in this marker alone share its threshold
 
-    start = levels._start(values[:, 1], labels, distinguished(table[:, 1]))  # the wrong rule: one for all
+    start = levels.start_of(values[:, 1], labels, table[:, 1])  # the wrong rule: one for all
     everywhere = (fitted[0], with_base(start, values[:, 1]))
     assert (log_factors(everywhere, values, right).argmax(axis=1) == truth).mean() < 0.9
+
+
+def test_high_is_above_the_cells_of_rows_that_are_on() -> None:
+    """CD56 of NK cells: 4, bright 5.6; T cells with 2.2 must not decide where high begins."""
+    random = np.random.default_rng(6)
+    sizes, lineage = [6_000, 800, 800, 60], [4.0, 4.0, 0.0, 0.0]
+    labels = np.repeat(np.arange(4), sizes)
+    values = np.column_stack([np.take(lineage, labels), np.take([0.0, 2.2, 4.0, 5.6], labels)])
+    values += random.normal(0.0, 0.4, values.shape)
+    table = cells((PLUS, OFF), (OFF, LOW | ON), (OFF, HIGH))
+    fitted = fit_levels(values, labels, table)
+    assert (abs(fitted[1].thresholds[1:, 1] - 4.8) < 0.4).all()
+    groups = levels._groups(
+        np.array([0.0, 2.2, 4.0, 5.6]), np.sqrt(sizes), 3
+    )  # the wrong rule: of all events
+    assert groups.tolist() == [0, 1, 2, 2]
+
+    without = labels < 3  # no cell is high: all are on
+    alone = fit_levels(values[without], labels[without], table)[1]
+    assert (alone.thresholds[1:, 1] > 5.0).all()
+
+
+def test_a_level_that_a_cell_names_with_another_has_its_own_cells() -> None:
+    """CD25 of T cells: 0, 1.5 in most, 4 in regulatory T cells; the table has `-|lo` and `+`."""
+    random = np.random.default_rng(7)
+    sizes = np.array([3_000, 3_000, 300])
+    labels = np.repeat(np.arange(3), sizes)
+    values = np.take([0.0, 1.5, 4.0], labels) + random.normal(0.0, 0.3, len(labels))
+    start = levels.start_of(values, labels, np.array([OFF | LOW, ON | HIGH]))
+    assert start.thresholds.shape == (2, 1)
+    assert abs(start.thresholds[0, 0] - 2.75) < 0.2
+    plain = levels.start_of(
+        values, labels, np.array([OFF, PLUS])
+    )  # the wrong rule: as many groups as boundaries
+    assert plain.thresholds[0, 0] < 2.4
 
 
 def test_a_marker_without_levels_says_little() -> None:
@@ -108,14 +145,14 @@ def test_large_components_do_not_decide_the_start_alone() -> None:
     places = [0.0, 0.6, 6.0]
     values = np.concatenate([random.normal(m, 0.2, n) for m, n in zip(places, sizes, strict=True)])
     labels = np.repeat(np.arange(3), sizes)
-    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    start = levels.start_of(values, labels, np.array([OFF, PLUS]))
     assert 1.0 < start.thresholds[0, 0] < 5.5
     assert levels._groups(np.array(places), np.array([1.0, 1.0, 1.0]), 3).tolist() == [0, 1, 2]
 
 
 def test_few_components_give_a_threshold_that_says_nothing() -> None:
     values, labels = np.random.default_rng(4).normal(size=500), np.zeros(500, np.int64)
-    start = levels._start(values, labels, distinguished(np.array([OFF, PLUS])))
+    start = levels.start_of(values, labels, np.array([OFF, PLUS]))
     assert np.abs(start.passes(values, 1) - 0.5).max() < 0.3
 
 

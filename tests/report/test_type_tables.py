@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -135,6 +136,15 @@ def test_a_title_has_the_type_first() -> None:
     assert label(named, 0, 12) == "1 CD4 T"
     plain = SimpleNamespace(**{**vars(named), "names": (), "phenotypes": ("CD3+",), "population_types": ()})
     assert label(plain, 0, 12) == "1 CD3+"
+
+
+def test_what_concerns_all_types_is_one_line_each(gated: Gating) -> None:
+    assert type_tables.warnings(gated) == []
+    types = replace(gated.types, exchanged=((0, 1),), markers=gated.types.markers[:1])  # a panel of CD3 alone
+    lines = type_tables.warnings(SimpleNamespace(types=types))
+    assert lines[0].startswith("CD3 and CD4 look exchanged: ")
+    groups = "T, CD4 T and CD8 T; B and NK and debris"
+    assert lines[1:] == [f"this panel cannot tell apart {groups}: they share their events"]
 
 
 def test_populations_have_their_types_in_all_files(folder: Path, gated: Gating) -> None:

@@ -56,6 +56,8 @@ LEAK = 1e-3  # least weight of an event in a context
 ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
+BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
+BRIGHTER = 3.0  # standard deviations above the events that are on, where high begins without a high group
 LEAST_EVENTS = 20  # of a component whose median is used
 CHANCE = 0.02, 0.98  # range of base rates
 
@@ -140,7 +142,8 @@ def _numbers(levels: Bools) -> Ints:
             sides.setdefault(tuple(side.tolist()), b)
     graded = bool(len(spoken)) and bool((spoken[:, 1] & ~spoken[:, 2]).any())
     if any(0 in side and 1 in side for side in sides) and not graded:
-        sides = {side: b for side, b in sides.items() if 0 in side and 1 in side}
+        # In a column of + and ++ alone, without any -, all cells are above off.
+        sides = {side: b for side, b in sides.items() if {0, 1} <= {*side} or (b == 0 and {*side} == {1})}
     for cut in list(sides):
         others = [one for one in sides if one != cut]
         if 2 in cut and others and _separated(others) == _separated(list(sides)):
@@ -176,8 +179,9 @@ def fit_levels(
         for m, one in (controls or {}).items()
         if np.diff(_numbers(levels[:, m]))[0]  # a cell tells off from the next level
     }
+    bright = [_has_bright(column) for column in levels.swapaxes(0, 1)]
     starts = [
-        _with_control(_start(values[:, m], labels, distinguished(levels[:, m])), known.get(m))
+        _with_control(start_of(values[:, m], labels, levels[:, m]), known.get(m))
         for m in range(values.shape[1])
     ]
     markers = list(starts)
@@ -190,6 +194,10 @@ def fit_levels(
                 # The context divides by what the marker itself contributes, which must not be 0.
                 passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
         whole = passed.prod(axis=0)
+        for m in np.flatnonzero(bright).tolist():
+            rows = ~markers[m].allowed[:, :-2].any(axis=1)  # on, high or both
+            context = (whole[rows] / passed[m, rows]).max(axis=0)
+            starts[m] = _with_bright(starts[m], values[:, m], labels, context)
         markers = [
             _in_context(start, values[:, m], whole / passed[m], edges[m], known.get(m))
             for m, start in enumerate(starts)
@@ -253,8 +261,35 @@ def telling(levels: Bools) -> Bools:
     return found
 
 
-def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
-    """Return a marker with one threshold for all rows, from the components."""
+def _has_bright(levels: Bools) -> bool:
+    """Return whether a column distinguishes high from on, and on from a lower level."""
+    number = _numbers(levels)
+    return bool(number[3] > number[2] > number[0])
+
+
+def _named(levels: Bools) -> Ints:
+    """Return the distinguished level of off, low, on and high, without those that no cell names.
+
+    A column of `-|lo` and `+` distinguishes two levels, but its cells have three.
+    """
+    spoken = levels[~levels.all(axis=1)]
+    low, high = ((spoken[:, level] & ~spoken[:, 2]).any() for level in (1, 3))
+    return _numbers(levels)[[True, bool(low), True, bool(high)]]
+
+
+def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
+    """Return a marker with one threshold for all rows, from the components.
+
+    A boundary below high is above all components, until `_with_bright` has found it.
+
+    Parameters
+    ----------
+    values : float64 [N]
+    labels : int64 [N]
+    levels : bool [R, 4]
+        Cells of the table.
+    """
+    allowed, bright, named = distinguished(levels), _has_bright(levels), _named(levels)
     order = np.argsort(labels, kind="stable")
     cuts = np.flatnonzero(np.diff(labels[order])) + 1
     own = [part for part in np.split(values[order], cuts) if len(part) >= LEAST_EVENTS] or [values]
@@ -262,18 +297,25 @@ def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
     sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
     n_levels = allowed.shape[1]
     edge = float(np.ptp(values)) + 1.0
-    if n_levels == 1 or len(own) < n_levels:  # nothing to tell apart: half of the way, and as soft as can be
+    n_groups = len(named) - bright
+    if n_levels == 1 or len(own) < n_groups:  # nothing to tell apart: half of the way, and as soft as can be
         n_bounds = max(n_levels - 1, 0)
         start, gaps, widths = np.full(n_bounds, np.median(values)), np.ones(n_bounds), np.full(n_bounds, edge)
     else:
-        groups = _groups(medians, np.sqrt([len(part) for part in own]), n_levels)
+        groups = _groups(medians, np.sqrt([len(part) for part in own]), n_groups)
         weights = np.sqrt([len(part) for part in own])
         centres = np.array(
-            [np.average(medians[groups == c], weights=weights[groups == c]) for c in range(n_levels)]
+            [np.average(medians[groups == c], weights=weights[groups == c]) for c in range(n_groups)]
         )
-        variances = np.array([np.median(sds[groups == c]) ** 2 for c in range(n_levels)])
+        variances = np.array([np.median(sds[groups == c]) ** 2 for c in range(n_groups)])
         start, gaps = (centres[1:] + centres[:-1]) / 2.0, np.maximum(np.diff(centres), 1e-9)
         widths = np.maximum((variances[1:] + variances[:-1]) / 2.0 / gaps, SHARPEST * gaps)
+        kept = np.diff(named[:n_groups]) > 0
+        start, gaps, widths = start[kept], gaps[kept], widths[kept]
+        if bright:
+            beyond = BRIGHTER * float(np.sqrt(variances[-1]))
+            start, gaps = np.append(start, centres[-1] + beyond), np.append(gaps, 2.0 * beyond)
+            widths = np.append(widths, SHARPEST * gaps[-1])
     tiled = np.tile(start, (len(allowed), 1))
     return Marker(
         allowed,
@@ -282,6 +324,50 @@ def _start(values: Array, labels: Ints, allowed: Bools) -> Marker:
         widths,
         gaps,
         np.ones(len(allowed)),
+    )
+
+
+def _with_bright(start: Marker, values: Array, labels: Ints, context: Array) -> Marker:
+    """Return the marker with the start of its last boundary among components above the boundary before it.
+
+    The boundary is midway between two groups of components that are `BIMODAL` standard deviations apart.
+    Without two such groups all are on, and high begins above them.
+
+    Parameters
+    ----------
+    start : Marker
+    values : float64 [N]
+    labels : int64 [N]
+    context : float64 [N]
+        Probability that an event passes the other cells of a row that is on or high in this marker.
+    """
+    sizes = np.bincount(labels, context)
+    found = []
+    for h in np.flatnonzero(sizes >= LEAST_EVENTS).tolist():
+        own = values[labels == h]
+        place = float(np.median(own))
+        found.append((place, 1.4826 * float(np.median(np.abs(own - place))), float(np.sqrt(sizes[h]))))
+    if not (found := [one for one in found if one[0] > start.thresholds[0, -2]]):
+        return start
+    places, spreads, weights = np.array(found).T
+    spread = float(np.sqrt(np.average(spreads**2, weights=weights)))
+    middle, gap = float(np.average(places, weights=weights)) + BRIGHTER * spread, 2.0 * BRIGHTER * spread
+    if len(places) > 1:
+        groups = _groups(places, weights, 2)
+        on, high = (float(np.average(places[groups == c], weights=weights[groups == c])) for c in range(2))
+        if high - on >= BIMODAL * spread:
+            middle, gap = (on + high) / 2.0, high - on
+    thresholds, errors, gaps, widths = (
+        one.copy() for one in (start.thresholds, start.errors, start.gaps, start.widths)
+    )
+    gaps[-1], widths[-1] = gap, max(spread**2 / gap, SHARPEST * gap)
+    thresholds[:, -1], errors[:, -1] = middle, NEAR / np.sqrt(SURE) * gap
+    return replace(
+        start,
+        thresholds=np.maximum.accumulate(thresholds, axis=1),
+        errors=errors,
+        gaps=gaps,
+        widths=widths,
     )
 
 

@@ -39,9 +39,9 @@ thresholds and of the sample.
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
 for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
 turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.) A cell that divides similar types is not contradicted if `OWN` of these events are
-in components that pass it and all other cells of the row: the row has a population of its own, and the other
-events are of a type without a row.
+events of this neighbour.) A cell that divides similar types is never contradicted: events that differ from
+the row in this cell alone are of a type without a row, also where the row itself is rare or absent. If its
+sign is wrong, it is suspect (`suspect_cells`).
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -72,6 +72,7 @@ from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
 from dpmix.populations.types.draws import TypeDraws
+from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors, telling
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
@@ -84,7 +85,9 @@ SHARED = 0.1  # weight of the shares of a component, next to even shares
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
 CONTRADICTED, ROUNDS = 0.25, 3
-OWN = 0.05  # share of the events of a row that are enough for a population of its own
+OWN = (
+    0.05  # events of a row alone, per unknown event that it gains without a cell, below which this is suspect
+)
 FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
@@ -127,6 +130,8 @@ class Types:
         Cells that may be wrong because unknown events fit their row but for them (`suspect_cells`).
     right : float64 [R, M]
         p of each cell that was used.
+    exchanged : tuple of (int, int)
+        Pairs of markers whose channels look exchanged.
     draws : TypeDraws, optional
         What `dpmix associate --types` compares; None before `dpmix gate` has added it.
     """
@@ -147,6 +152,7 @@ class Types:
     contradicted: npt.NDArray[np.bool_]
     suspect: npt.NDArray[np.bool_]
     right: Array
+    exchanged: tuple[tuple[int, int], ...] = ()
     draws: TypeDraws | None = None
 
     @property
@@ -278,7 +284,7 @@ def event_fits(markers: tuple[Marker, ...], values: Array, counting: npt.NDArray
     markers : tuple of Marker
     values : float64 [N, M]
     counting : bool [R, M]
-        Cells that divide similar types and are not contradicted.
+        Cells that divide similar types.
     """
     fits = np.ones((len(values), len(counting)))
     for r, m in np.argwhere(counting):
@@ -362,7 +368,7 @@ def _deepest_first(parents: Sequence[int]) -> list[int]:
 
 
 def assess_cells(
-    markers: tuple[Marker, ...], values: Array, doubt: Array, labels: Ints, tells: npt.NDArray[np.bool_]
+    markers: tuple[Marker, ...], values: Array, doubt: Array, tells: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """Return what the events of the rows say about each cell.
 
@@ -372,10 +378,8 @@ def assess_cells(
     values : float64 [N, M]
     doubt : float64 [R, M]
         Doubt that the table states; NaN where it states none.
-    labels : int64 [N]
-        Component of each event in one draw.
     tells : bool [R, M]
-        Cells that divide similar types (`levels.telling`).
+        Cells that divide similar types (`levels.telling`), which are not contradicted.
 
     Returns
     -------
@@ -402,13 +406,7 @@ def assess_cells(
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
-        against = agreement < CONTRADICTED
-        for r, m in np.argwhere(against & tells):
-            needed = ~silent[r] & ~contradicted[r]
-            needed[m] = True
-            there = _passing_events(markers, values, labels, r, needed)
-            against[r, m] = weights[there & (best == r)].sum() < OWN * sizes[r]
-        contradicted = against
+        contradicted = (agreement < CONTRADICTED) & ~tells
         # A doubt that the table states is the user's own, and stays.
         right = np.where(np.isnan(doubt) & contradicted, np.minimum(base, stated), stated)
     return right, agreement, contradicted
@@ -530,10 +528,7 @@ def assign_types(
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
     tells = telling(full.levels[:, columns])
-    right, agreement, contradicted = assess_cells(
-        markers, values, full.doubt[:, columns], labels[found.reference], tells
-    )
-    counting = tells & ~contradicted
+    right, agreement, contradicted = assess_cells(markers, values, full.doubt[:, columns], tells)
     parents = parent_rows(table)
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
     deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
@@ -547,9 +542,7 @@ def assign_types(
     for k, own_set in enumerate(sets):
         used = range(k, len(drawn), LEVEL_DRAWS)
         own_labels = [labels[int(drawn[j])] for j in used]
-        inside |= zip(
-            used, component_fits(own_set, values, counting, own_labels, run.n_components), strict=True
-        )
+        inside |= zip(used, component_fits(own_set, values, tells, own_labels, run.n_components), strict=True)
     of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
     progress = ProgressLog("cell types", n_events)
     each = np.arange(run.n_components)
@@ -561,7 +554,7 @@ def assign_types(
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [evidence_of(one, block, right) for one in sets]
-                passed = [event_fits(one, block, counting) for one in sets]
+                passed = [event_fits(one, block, tells) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
@@ -599,6 +592,7 @@ def assign_types(
             descendants(table.parents, table.types),
         ),
         right=right,
+        exchanged=exchanged(values, labels[found.reference], full.levels[:, columns]),
     )
 
 
