@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpmix.populations.result import Gating
 
 CONFIG, RUN, GATED, DRIFT, COMMANDS = "run.yaml", "run.h5", "gated", "drift", "commands.txt"
-SHOWN = 6  # populations that are printed
+SHOWN = 5  # populations that are printed: ten lines in all, for a first reader
 
 
 @click.command("run")
@@ -130,8 +130,9 @@ def command(
     )
     found = _gate(run, output / GATED, types, threads, with_map, quiet)
     if not quiet:
-        click.echo("\n".join([*_summary(found), f"commands that repeat each step: {output / COMMANDS}"]))
-        click.echo(f"open {output / GATED / 'report.html'} in a browser")
+        click.echo("\n".join(_summary(found)))
+        page = output / GATED / "report.html"
+        click.echo(f"open {page} in a browser; the commands of each step are in {output / COMMANDS}")
 
 
 def _settings(

@@ -69,8 +69,9 @@ def test_from_a_file_to_a_report(folder: Path, whole: tuple[Path, list[str]]) ->
     said = whole[1]
     assert "by time" in said[0]  # of drift
     assert said[1].startswith("2,000 events, ")
-    assert said[-1] == f"open {Path('dpmix-run', 'gated', 'report.html')} in a browser"
-    assert len(said) <= 12
+    page, commands = Path("dpmix-run", "gated", "report.html"), Path("dpmix-run", "commands.txt")
+    assert said[-1] == f"open {page} in a browser; the commands of each step are in {commands}"
+    assert len(said) <= 10
     made = Path("dpmix-run")
     assert {path.name for path in made.iterdir()} >= {"run.yaml", "run.h5", "gated", "drift", "commands.txt"}
     assert (made / "gated" / "report.html").exists()
@@ -79,10 +80,10 @@ def test_from_a_file_to_a_report(folder: Path, whole: tuple[Path, list[str]]) ->
     assert (run.kind, run.attributes["seed"], run.parsed_config().engine.threads) == ("mcmc", 5, 1)
 
     # The commands in the folder do the same, with the same draws.
-    commands = (made / "commands.txt").read_text().splitlines()
+    steps = (made / "commands.txt").read_text().splitlines()
     before, written = draws(made / "run.h5"), (made / "run.yaml").read_text()
     populations = (made / "gated" / "populations.csv").read_text()
-    for command in commands:
+    for command in steps:
         name, *words = shlex.split(command)
         assert name == "dpmix"
         dpmix(*words, "--overwrite")

@@ -95,7 +95,7 @@ def test_the_standard_error_of_a_control_is_in_that_of_the_threshold() -> None:
 
 def test_a_control_says_nothing_about_a_boundary_between_higher_levels() -> None:
     values, component, _ = lineages(np.random.default_rng(5))
-    table = np.array([[SILENT, LOW | ON], [SILENT, HIGH]])
+    table = np.array([[SILENT, OFF | LOW | ON], [SILENT, HIGH]])
     own = {1: control(*OF_MISLEADING)}
     with_control, without = (fit_levels(values, component, table, each)[1] for each in (own, {}))
     np.testing.assert_array_equal(with_control.thresholds, without.thresholds)

@@ -106,7 +106,7 @@ def test_samples_of_a_batch_share_their_shift(folder: Path) -> None:
         (
             "none",
             {"mcmc": MCMC | {"init": "bem"}},
-            "mcmc.init: the hierarchical model has no start by bem; take",
+            "mcmc.init: the hierarchical model has no start by bem; use",
         ),
     ],
 )
