@@ -521,8 +521,8 @@ unsigned __match_any_sync(unsigned mask, T value) {
     return same;
 }
 
-// A load that may miss what the kernel has written. Not checked under the thread sanitizer, from which a check
-// beside the load hides races.
+// A load that may miss what the kernel has written. It is not checked under the thread sanitizer, because the
+// check hides races of the load from it.
 template <class T>
 T __ldg(const T* address) {
 #ifndef __SANITIZE_THREAD__
