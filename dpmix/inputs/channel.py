@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpmix.model.mixture import Array
+
 
 @dataclass(frozen=True)
 class Channel:
@@ -34,3 +36,10 @@ class Channel:
     gain: float = 1.0
     integer: bool = False
     numeric: bool = True
+
+    def linearized(self, values: Array) -> Array:
+        """Return values of a logarithmic amplifier, float64 [N], on the linear scale; others as they are."""
+        if not self.log or not self.range:
+            return values
+        decades, offset = self.log
+        return offset * 10.0 ** (decades * values / self.range)

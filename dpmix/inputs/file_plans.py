@@ -100,10 +100,8 @@ class FilePlan:
         with np.errstate(invalid="ignore"):  # signalling NaN
             raw = stored.astype(np.float64)
         for k in self.linearized:
-            channel, place = self.source.details[k], self.columns.index(k)
-            if channel.log and channel.range:
-                decades, offset = channel.log
-                raw[:, place] = offset * 10.0 ** (decades * raw[:, place] / channel.range)
+            place = self.columns.index(k)
+            raw[:, place] = self.source.details[k].linearized(raw[:, place])
         for k in self.divided:
             raw[:, self.columns.index(k)] /= self.source.details[k].gain
         if self.compensation.channels:

@@ -61,9 +61,7 @@ def _measured(header: Header) -> Array:
         events = read_events(header, exact=True).astype(np.float64)
     step = number_of(header.keywords.get("timestep", ""))
     for k, channel in enumerate(header.channels):
-        if channel.log and channel.range:
-            decades, offset = channel.log
-            events[:, k] = offset * 10.0 ** (decades * events[:, k] / channel.range)
+        events[:, k] = channel.linearized(events[:, k])
         if channel.detector.casefold() == "time":
             events[:, k] *= 1.0 if step is None else step
         elif channel.gain and math.isfinite(channel.gain):

@@ -116,11 +116,7 @@ def _require_integers_in_range(
     order: Order,
 ) -> None:
     """Raise `DataError` if most integers are above their ranges, but not elsewhere or in the other order."""
-    limits = {
-        f"c{k}": mask
-        for k, channel in enumerate(channels)
-        if channel.integer and (mask := range_mask(channel.range)) and mask < 2 ** (8 * _bytes(row, k)) - 1
-    }
+    limits = {f"c{k}": mask for k, mask in _masks_below_words(row, channels).items() if mask}
 
     def share(at: int, kind: np.dtype[Any], order: Order, count: int = n_events) -> float:
         rows = sample_rows(data, at, count, kind)
@@ -184,8 +180,8 @@ def integer_masks(
     rows = sample_rows(data, first, n_events, row) if any(masks) and n_events >= FEWEST else None
     highs = {
         k: unpacked(rows[f"c{k}"], order, None).astype(np.uint64) >> np.uint64(mask.bit_length())
-        for k, mask in enumerate(masks)
-        if rows is not None and mask is not None and mask < 2 ** (8 * _bytes(row, k)) - 1
+        for k, mask in _masks_below_words(row, channels).items()
+        if rows is not None
     }
     false = [k for k, high in highs.items() if channels[k].log is None and _is_beyond(high, far=True)]
     # A range that is false for one channel is so for all that have it.
@@ -224,6 +220,12 @@ def _is_tag(high: npt.NDArray[np.uint64]) -> bool:
     """
     above = high[high > 0]
     return bool(len(above) >= TAGGED * len(high) and (above == above[0]).all())
+
+
+def _masks_below_words(row: np.dtype[np.void], channels: Sequence[Channel]) -> dict[int, int]:
+    """Return the masks of the integer channels whose words have more bits than their range, by number."""
+    masks = {k: range_mask(channel.range) for k, channel in enumerate(channels) if channel.integer}
+    return {k: mask for k, mask in masks.items() if mask is not None and mask < 2 ** (8 * _bytes(row, k)) - 1}
 
 
 def _bytes(row: np.dtype[np.void], k: int) -> int:

@@ -357,40 +357,31 @@ def _with_bright(start: Marker, values: Array, labels: Ints, context: Array) -> 
         on, high = (float(np.average(places[groups == c], weights=weights[groups == c])) for c in range(2))
         if high - on >= BIMODAL * spread:
             middle, gap = (on + high) / 2.0, high - on
-    thresholds, errors, gaps, widths = (
-        one.copy() for one in (start.thresholds, start.errors, start.gaps, start.widths)
-    )
-    gaps[-1], widths[-1] = gap, max(spread**2 / gap, SHARPEST * gap)
-    thresholds[:, -1], errors[:, -1] = middle, NEAR / np.sqrt(SURE) * gap
-    return replace(
-        start,
-        thresholds=np.maximum.accumulate(thresholds, axis=1),
-        errors=errors,
-        gaps=gaps,
-        widths=widths,
-    )
+    width, error = max(spread**2 / gap, SHARPEST * gap), NEAR / np.sqrt(SURE) * gap
+    return _with_boundary(start, -1, middle, error, gap, width)
 
 
 def _with_control(start: Marker, control: Control | None) -> Marker:
     """Return the marker with the control's limit as the start of its first boundary."""
     if control is None:
         return start
-    thresholds, errors, gaps, widths = (
-        one.copy() for one in (start.thresholds, start.errors, start.gaps, start.widths)
-    )
     # Without positive cells the groups of components are both negative, and their distance says nothing of
     # the levels.
-    gaps[0] = 2.0 * max(control.limit - control.median, control.near)
-    widths[0] = SHARPEST * gaps[0]
-    thresholds[:, 0] = control.limit
-    errors[:, 0] = np.hypot(control.near / np.sqrt(SURE), control.error)
-    return replace(
-        start,
-        thresholds=np.maximum.accumulate(thresholds, axis=1),
-        errors=errors,
-        gaps=gaps,
-        widths=widths,
+    gap = 2.0 * max(control.limit - control.median, control.near)
+    error = float(np.hypot(control.near / np.sqrt(SURE), control.error))
+    return _with_boundary(start, 0, control.limit, error, gap, SHARPEST * gap)
+
+
+def _with_boundary(
+    marker: Marker, which: int, threshold: float, error: float, gap: float, width: float
+) -> Marker:
+    """Return the marker with another boundary for all rows; boundaries above it do not lie below it."""
+    thresholds, errors, gaps, widths = (
+        one.copy() for one in (marker.thresholds, marker.errors, marker.gaps, marker.widths)
     )
+    thresholds[:, which], errors[:, which], gaps[which], widths[which] = threshold, error, gap, width
+    thresholds = np.maximum.accumulate(thresholds, axis=1)
+    return replace(marker, thresholds=thresholds, errors=errors, gaps=gaps, widths=widths)
 
 
 def _groups(places: Array, weights: Array, n_groups: int) -> Ints:
