@@ -36,10 +36,12 @@ SANITIZERS = {
         "address,undefined",
         "libasan.so",
         {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # gives arrays red zones
-        # Without tests of a minute, without more combinations of one code, and without tests of memory, in
-        # which the sanitizer's own would count.
+        # Without tests of a minute, without more combinations of one code, without numbers that need many
+        # draws, and without tests of memory, in which the sanitizer's own would count.
         "not TestBest and not (threads and 14-40) and not files_do and not memory_does"
-        " and not (parts_of_the_chunks and not cuts0-True)",
+        " and not (parts_of_the_chunks and not cuts0-True) and not (clearances_drop and not 1.0-2.0)"
+        " and not clearances_save and not right_frequencies and not any_order"
+        " and not (memberships_of_draw_after_draw and not 2.0) and not (separate_passes and 90000)",
         ("read_beyond_the_end", "overflow"),
     ),
     # Only tests with several threads; the others would run the same code, slower.
