@@ -49,7 +49,8 @@ SANITIZERS = {
         "thread",
         "libtsan.so",
         {"TSAN_OPTIONS": "halt_on_error=1"},
-        "threads and not 14-40 or TestBest and depend",
+        "threads and not 14-40 and not 3-None and not 1-1-False and not (weighted and 2-None)"
+        " or TestBest and depend",
         ("race",),
     ),
 }
