@@ -62,7 +62,7 @@ class Group:
     def create_variable(
         self, name: str, dims: Sequence[str], dtype: npt.DTypeLike, **options: Any
     ) -> h5py.Dataset:
-        """Create a dataset over dimensions of this group; options as of `h5py.Group.create_dataset`."""
+        """Create a dataset over dimensions of this group; options as in `h5py.Group.create_dataset`."""
         scales = [self._scales[dim] for dim in dims]
         made = self._create(name, tuple(scale.shape[0] for scale, _ in scales), dtype, **options)
         for axis, (scale, _) in enumerate(scales):
@@ -83,7 +83,7 @@ class Group:
 
 @contextmanager
 def create_file(path: Path, **options: Any) -> Iterator[Group]:
-    """Create a file; options as of `h5py.File`."""
+    """Create a file; options as in `h5py.File`."""
     with h5py.File(path, "w", track_order=True, **options) as file:
         yield Group(file, itertools.count())
         libraries = f"version=2,dpmix={VERSION},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
