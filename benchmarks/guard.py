@@ -42,7 +42,7 @@ from dpmix.system.cores import usable_cores
 
 N, D, K = 200_000, 14, 256
 THREADS = min(2, usable_cores())
-ROUNDS = 5
+ROUNDS = 3
 GATED = 20_000
 """Events of the run that is gated."""
 LIMIT = 3.0

@@ -90,19 +90,21 @@ def run_mcmc(
         Checkpoints(session) as checkpoints,
         _Passes(session) as passes,
     ):
-        if open_run(session.writer.path).complete:
+        begun = open_run(session.writer.path)
+        if begun.complete:
             return result_of(session)
         chains = _resumed_chains(session, resume) or _new_chains(session, should_stop)
-        plan = Plan(config.mcmc, session.writer, chains[0].state.iteration if chains else 0)
+        plan = Plan(config.mcmc, session.writer, begun, chains[0].state.iteration if chains else 0)
         for sweep in _lockstep(session, plan, passes, chains, should_stop):
             for report in _reports(session, plan, sweep):
                 on_sweep(report)
             checkpoints.take(sweep.checkpoint)
         checkpoints.save()  # after the last draw too: a user may ask for more draws
+        session.write_profile()
         ended = open_run(session.writer.path)
         if reason := stop_reason(ended):
             log.info(reason)
-        return result_of(session)
+        return Result(ended.path, ended.complete)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,9 @@ ATTRIBUTE_TYPES = {
 }
 
 
+Address = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Slot:
     """Place of a dataset in the file.
@@ -166,19 +169,17 @@ def read_contents(path: Path) -> Contents:
                     f"{path}: run file of format {found}, of a version before 1.0.0; this dpmix reads format "
                     f"{FORMAT_VERSION}: make the run again"
                 )
-            datasets = {name: file[name] for name in COUNTERS} | {
-                f"{group}/{name}": dataset
-                for group in GROUPS
-                if group in file
-                for name, dataset in file[group].items()
-                if not dataset.is_scale
-            }
-            names = ScaleNames()
             contents = Contents(
                 attributes,
                 tuple(_texts(file["posterior/channel"])),
-                {name: _slot(dataset, names) for name, dataset in datasets.items()},
-                {name: (names.dims(data), _values(data)) for name, data in file["constant_data"].items()},
+                {name: _slot(h5py.h5d.open(file.id, name.encode()), {}, path) for name in COUNTERS}
+                | {
+                    f"{group}/{name}": slot
+                    for group in GROUPS
+                    if group in file
+                    for name, slot in _slots(file[group], path).items()
+                },
+                _constants(file["constant_data"]),
             )
             _check(contents, path.stat().st_size)
             return contents
@@ -306,41 +307,50 @@ def _require_own(file: h5py.File) -> None:
                 raise Wrong(f"{name}/{inside} lies in another file")
 
 
-def _slot(dataset: h5py.Dataset, names: ScaleNames) -> Slot:
-    offset = dataset.id.get_offset()
+def _slots(group: h5py.Group, path: Path) -> dict[str, Slot]:
+    """Return the places of the datasets of a group but for the values along its dimensions."""
+    datasets, names = _datasets(group)
+    return {name: _slot(one, names, path) for name, one in datasets.items() if not h5py.h5ds.is_scale(one)}
+
+
+def _constants(group: h5py.Group) -> dict[str, tuple[tuple[str, ...], AnyArray]]:
+    datasets, names = _datasets(group)
+    return {name: (_dims(one, names), _values(h5py.Dataset(one))) for name, one in datasets.items()}
+
+
+def _datasets(group: h5py.Group) -> tuple[dict[str, h5py.h5d.DatasetID], dict[Address, str]]:
+    """Return the datasets of a group, and the names by their places in the file.
+
+    HDF5 would search the whole file for the name of a dimension. Identifiers take a fraction of the time of
+    h5py's datasets.
+    """
+    found = {name: h5py.h5d.open(group.id, name.encode()) for name in group}
+    return found, {_address(one): name for name, one in found.items()}
+
+
+def _slot(dataset: h5py.h5d.DatasetID, names: dict[Address, str], path: Path) -> Slot:
+    offset = dataset.get_offset()
     if offset is None:
         raise DataError(
-            f"{dataset.file.filename}: repacked by another program, which ArviZ and xarray can read; dpmix "
+            f"{path}: repacked by another program, which ArviZ and xarray can read; dpmix "
             "needs the file as it wrote it"
         )
-    return Slot(offset, dataset.shape, dataset.dtype, names.dims(dataset))
+    return Slot(offset, dataset.shape, dataset.dtype, _dims(dataset, names))
 
 
-class ScaleNames:
-    """Names of dimensions, each looked up once: HDF5 searches the whole file for a name."""
-
-    def __init__(self) -> None:
-        self._names: dict[tuple[int, int], str] = {}
-
-    def dims(self, dataset: h5py.Dataset) -> tuple[str, ...]:
-        """Return the names of the dimensions of a dataset."""
-        if dataset.is_scale:
-            return (self._name(dataset.id),)
-        return tuple(self._name(_scale(dataset, axis)) for axis in range(dataset.ndim))
-
-    def _name(self, scale: h5py.h5d.DatasetID) -> str:
-        place = h5py.h5o.get_info(scale)
-        key = (place.fileno, place.addr)
-        if key not in self._names:
-            self._names[key] = h5py.h5i.get_name(scale).decode().split("/")[-1]
-        return self._names[key]
+def _dims(dataset: h5py.h5d.DatasetID, names: dict[Address, str]) -> tuple[str, ...]:
+    """Return the names of the dimensions of a dataset."""
+    if h5py.h5ds.is_scale(dataset):
+        return (names[_address(dataset)],)
+    axes = range(len(dataset.shape))
+    scales = (h5py.h5ds.iterate(dataset, axis, lambda scale: scale, 0) for axis in axes)  # the first of each
+    return tuple(names[_address(scale)] for scale in scales)
 
 
-def _scale(dataset: h5py.Dataset, axis: int) -> h5py.h5d.DatasetID:
-    """Return the dataset with the values along an axis."""
-    scales: list[h5py.h5d.DatasetID] = []
-    h5py.h5ds.iterate(dataset.id, axis, scales.append, 0)
-    return scales[0]
+def _address(dataset: h5py.h5d.DatasetID) -> Address:
+    """Return the number of an open file, and the place of a dataset in it."""
+    place = h5py.h5o.get_info(dataset)
+    return place.fileno, place.addr
 
 
 def _values(dataset: h5py.Dataset) -> AnyArray:

@@ -37,7 +37,7 @@ from dpmix.model.mixture import Array, State, mixture_of
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.runs.layout import MAX_POPULATIONS, REFERENCES, Record, quantities
 from dpmix.runs.monitors import InterimPopulations, interim_populations, log_density, populations_of
-from dpmix.runs.reader import Run, open_run
+from dpmix.runs.reader import Run
 
 if TYPE_CHECKING:
     from dpmix.runs.writer import RunWriter
@@ -120,12 +120,13 @@ class Plan:
     mcmc : McmcConfig
     writer : RunWriter
         Writer of the run file, with the decisions that were made before a resume.
+    run : Run
+        The same file, read.
     first : int
         Number of the sweep that is recorded next.
     """
 
-    def __init__(self, mcmc: McmcConfig, writer: RunWriter, first: int) -> None:
-        run = open_run(writer.path)
+    def __init__(self, mcmc: McmcConfig, writer: RunWriter, run: Run, first: int) -> None:
         self._mcmc, self._writer, self._run = mcmc, writer, run
         self._references = run.constants[REFERENCES] if run.is_monitored else np.empty((0, 0))
         self._rule = None if run.lifted or not run.is_monitored else mcmc.until

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-import h5py
+from h5py import h5d, h5g, h5i, h5l, h5o
 
 MOST_LINKS = 100  # soft links that are followed, one to the next
 
 
-def lies_elsewhere(group: Any, name: str, followed: int = 0) -> bool:
+def lies_elsewhere(group: Any, name: str) -> bool:
     """Return True if a name in an open HDF5 group leads into another file; nothing of that is opened.
 
     Parameters
@@ -17,31 +18,44 @@ def lies_elsewhere(group: Any, name: str, followed: int = 0) -> bool:
     group : h5py.Group
     name : str
         A path; one that does not exist lies nowhere.
-    followed : int
-        Soft links that led here.
     """
-    here = group.file if name.startswith("/") else group
-    for part in filter(None, name.split("/")):
-        link = here.get(part, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
+    return _lies_elsewhere(group.id, os.fsencode(name), 0)
+
+
+def _lies_elsewhere(here: Any, name: bytes, followed: int) -> bool:
+    """Do this for an identifier of h5py, which is many times quicker; `followed` soft links led here."""
+    if name.startswith(b"/") or not isinstance(here, h5g.GroupID):
+        here = h5g.open(h5i.get_file_id(here), b"/")
+    for part in name.split(b"/"):
+        if part in (b"", b"."):
+            continue
+        if not here.links.exists(part):
+            return False
+        kind = here.links.get_info(part).type
+        if kind == h5l.TYPE_SOFT:
+            if followed > MOST_LINKS or _lies_elsewhere(here, here.links.get_val(part), followed + 1):
+                return True
+        elif kind != h5l.TYPE_HARD:
             return True
-        if isinstance(link, h5py.SoftLink) and (
-            followed > MOST_LINKS or lies_elsewhere(here, link.path, followed + 1)
-        ):
+        try:  # only now: to open a name follows its link, which must not lead elsewhere
+            found = h5o.open(here, part)
+        except KeyError:
+            return False
+        if isinstance(found, h5d.DatasetID) and _values_elsewhere(found, followed):
             return True
-        # Only now: to get a name follows its link, which must not lead elsewhere.
-        found = None if link is None else here.get(part)
-        if isinstance(found, h5py.Dataset) and (found.external or _maps_elsewhere(found, followed)):
-            return True
-        if not isinstance(found, h5py.Group):
+        if not isinstance(found, h5g.GroupID):
             return False
         here = found
     return False
 
 
-def _maps_elsewhere(data: h5py.Dataset, followed: int) -> bool:
-    """Return True if a virtual data set has values of another file; "." is its own."""
-    sources = data.virtual_sources() if data.is_virtual else []
-    if followed > MOST_LINKS or any(one.file_name != "." for one in sources):
+def _values_elsewhere(data: Any, followed: int) -> bool:
+    """Return True if a data set has values of another file; "." is a virtual data set's own file."""
+    made = data.get_create_plist()
+    if made.get_external_count() > 0:
         return True
-    return any(lies_elsewhere(data.file, one.dset_name, followed + 1) for one in sources)
+    virtual = range(made.get_virtual_count() if made.get_layout() == h5d.VIRTUAL else 0)
+    if virtual and (followed > MOST_LINKS or any(made.get_virtual_filename(k) != "." for k in virtual)):
+        return True
+    names = (b"/" + os.fsencode(made.get_virtual_dsetname(k)) for k in virtual)
+    return any(_lies_elsewhere(data, name, followed + 1) for name in names)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quick_jobs
 
 from dpmix.app import jobs
 from dpmix.config.schema import Config
@@ -15,14 +16,11 @@ from dpmix.runs.mcmc import run_mcmc
 MARKERS = ["CD3", "CD4", "CD8", "CD19", "CD14"]
 
 
-WITHOUT_MAP = "from dpmix.report import embedding; embedding.available = lambda: False; "
-
-
 @pytest.fixture(scope="session", autouse=True)
-def no_map_in_jobs() -> Iterator[None]:
-    """The commands of a page's queue are processes of their own: they draw no map either."""
+def quicker_jobs() -> Iterator[None]:
+    """The commands of a page's queue draw neither the map nor the figures of `dpmix gate`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "PROGRAM", WITHOUT_MAP + jobs.PROGRAM)
+        patch.setattr(jobs, "PROGRAM", quick_jobs.COMMAND)
         yield
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from platforms import not_on
+from quick_jobs import SERVER
 from waiting import wait_until
 
-from dpmix.app.jobs import PROGRAM
 from dpmix.cli import main
 from dpmix.commands.drift import drift
 from dpmix.runs.reader import open_run
@@ -46,7 +46,7 @@ class Server:
 
 
 def start(folder: Path) -> Server:
-    command = [sys.executable, "-c", PROGRAM, "app", str(folder), "--no-browser"]
+    command = [sys.executable, "-c", SERVER, "app", str(folder), "--no-browser"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -982,13 +982,12 @@ def test_gate_says_whether_chains_agree(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [(), ("--map",)])
 def test_gate_draws_a_map_of_some_events(
-    asked: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "MOST_EVENTS", 300)
     monkeypatch.setattr(embedding, "available", lambda: True)
-    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu", *asked]
+    options = ["--data", folder / "b.fcs", "--draws", "2", "--backend", "cpu"]
     dpmix("gate", folder / "run.h5", "--output", tmp_path, *options)
     assert {"figures/map.png", "figures/map.pdf"} < files_of(tmp_path)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -6,11 +6,15 @@ import argparse
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "cuda_on_cpu"
+HEADER = "cuda_cpu.h"
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\(([^)]*)\)\s*)?(\w+)\s*\(")
 MAX_SHARED = 48 << 10
 """Bytes of a block's static shared memory on every device."""
@@ -22,13 +26,22 @@ SANITIZERS = {
     "address": ["-O1", "-g1", "-fsanitize=address,alignment", "-fno-sanitize-recover=alignment"],
     "thread": ["-O1", "-g1", "-fsanitize=thread"],
 }
+COMMON = [
+    "-std=c++17",
+    "-fPIC",
+    "-pthread",
+    "-fno-gnu-unique",
+    "-fno-extern-tls-init",
+    "-w",
+    "-U_FORTIFY_SOURCE",
+]
 
 
 def version() -> str:
     """Return a version that changes with the compiler, the processor and the files of the emulation."""
     predefined = ["g++", "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     macros = subprocess.run(predefined, capture_output=True, check=True).stdout
-    ours = [(HERE / name).read_bytes() for name in ("nvcc.py", "cuda_cpu.h", "launch.h")]
+    ours = [(HERE / name).read_bytes() for name in ("nvcc.py", HEADER, "launch.h")]
     digest = hashlib.sha256(b"".join([macros, *ours]))
     return f"nvcc of the emulated CUDA devices {digest.hexdigest()[:16]}"
 
@@ -52,10 +65,9 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
     if not kernels:
         raise ValueError(f"{source}: no __global__ function in it")
     exports = "".join(f"CUDA_CPU_EXPORT({name}, {most})\n" for name, most in kernels.items())
-    command = ["g++", "-x", "c++", "-std=c++17", *SANITIZERS[sanitizer], *options]
-    command += ["-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-fno-gnu-unique", "-fno-extern-tls-init"]
-    command += ["-w", "-U_FORTIFY_SOURCE"]
-    command += ["-include", str(HERE / "cuda_cpu.h"), "-", "-o", str(output)]
+    flags = [*COMMON, *SANITIZERS[sanitizer], *options]
+    command = ["g++", "-x", "c++", *flags, "-shared", "-Wl,-Bsymbolic"]
+    command += ["-include", str(precompiled(flags)), "-", "-o", str(output)]
     generated = f'#include "{source.resolve()}"\n{exports}'
     subprocess.run(command, input=generated, text=True, check=True)
     for name, size in shared_bytes(output, list(kernels)).items():
@@ -63,6 +75,29 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
             raise ValueError(
                 f"{source.name}: {name} has {size:,} bytes of shared memory, at most {MAX_SHARED:,}"
             )
+
+
+def precompiled(flags: list[str]) -> Path:
+    """Return a header that includes cuda_cpu.h, with a precompiled one next to it.
+
+    Without it, the standard library's headers are most of a compilation. The compiler ignores a precompiled
+    header of another compiler or processor, and reads the header itself.
+    """
+    used = [flag for flag in flags if not flag.startswith(("-D", "-I"))]  # cuda_cpu.h depends on no other
+    sources = [(HERE / name).read_bytes() for name in (HEADER, "launch.h")]
+    digest = hashlib.sha256(b"\0".join([" ".join([str(HERE), *used]).encode(), *sources])).hexdigest()[:16]
+    header = BUILD / "precompiled" / digest / HEADER
+    if not header.is_file():
+        header.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="new-", dir=header.parent.parent))
+        (folder / HEADER).write_text(f'#include "{HERE / HEADER}"\n')
+        command = ["g++", "-x", "c++-header", *used, HEADER, "-o", f"{HEADER}.gch"]
+        subprocess.run(command, cwd=folder, check=True)
+        try:
+            folder.replace(header.parent)
+        except OSError:  # another process has just made it
+            shutil.rmtree(folder)
+    return header
 
 
 def shared_bytes(module: Path, kernels: list[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats as st
 from sklearn.mixture import BayesianGaussianMixture
-from test_how_to import BASH, printed_by, with_options
+from test_how_to import BASH, dpmix, lines_of, printed_by, with_options
 
 from dpmix.cli import main
 from dpmix.config.load import parse_config
@@ -44,6 +45,16 @@ def names_of(head: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 
+def run_lines(commands: str) -> None:
+    """Run commands; dpmix runs in this process, as for the pages in docs/how-to."""
+    for line in lines_of(commands):
+        arguments = shlex.split(line, comments=True)
+        if arguments[:1] == ["dpmix"]:
+            dpmix(arguments[1:], {0})
+        else:
+            printed_by([*BASH, line])
+
+
 @pytest.mark.slow
 @PAGES
 def test_every_block_works(page: str, tmp_path: Path) -> None:
@@ -51,7 +62,8 @@ def test_every_block_works(page: str, tmp_path: Path) -> None:
     left_out = []
     for language, text in re.findall(r"^```(sh|python)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL):
         if language == "sh":
-            printed_by([*BASH, with_options(text, SMALLER)], tmp_path)
+            with contextlib.chdir(tmp_path):
+                run_lines(with_options(text, SMALLER))
             continue
         imported = re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)
         if absent := [peer for peer in PEERS if peer in imported and find_spec(peer) is None]:

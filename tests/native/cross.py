@@ -2,7 +2,7 @@
 
 ``python tests/native/cross.py`` compiles the CPU engine and the list of CUDA calls, without the Python
 modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
-for Windows, and one for macOS.
+for Windows, and one for macOS; all unrolled forms are compiled once, for the widest set.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
 optimisation: nobody runs them, and clang gives its warnings and its errors about instruction sets before it
 optimises.
@@ -42,8 +42,8 @@ def sources(target: str) -> list[tuple[Path, list[str]]]:
 def set_flags(name: str) -> list[str]:
     """Return the flags that compile sweep.cpp for an instruction set."""
     machine = [] if name == "neon" else [f"-march=x86_64_{name}"]
-    wide = ["-mprefer-vector-width=512"] if name == "v4" else []
-    return [f"-DDPMIX_SET={name}", *machine, *wide]
+    own = ["-mprefer-vector-width=512"] if name == "v4" else ["-DDPMIX_UNROLLED=16"]
+    return [f"-DDPMIX_SET={name}", *machine, *own]
 
 
 def compile_objects(target: str, folder: Path) -> list[Path]:

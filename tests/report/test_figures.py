@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -463,11 +464,11 @@ def test_a_chosen_coarseness_is_drawn(
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
-MAPS = {
-    "usual": with_map(make_gating()),
-    "one event": with_map(make_gating(1, 2, parts=1), 1),
-    "empty population": with_map(make_gating(4, 3, empty=True)),
-    "more than are drawn": with_map(make_gating(70, 6, parts=1, n_events=20_000), 20_000),
+MAPS: dict[str, Callable[[], Gating]] = {
+    "usual": lambda: with_map(make_gating()),
+    "one event": lambda: with_map(make_gating(1, 2, parts=1), 1),
+    "empty population": lambda: with_map(make_gating(4, 3, empty=True)),
+    "more than are drawn": lambda: with_map(make_gating(70, 6, parts=1, n_events=20_000), 20_000),
 }
 
 
@@ -477,14 +478,14 @@ def test_a_map_is_drawn(
 ) -> None:
     monkeypatch.setattr(figures, "FIGURES", ())  # other tests draw the others
     run = make_run(tmp_path / "run.h5")
-    figures.write_figures(tmp_path / "figures", MAPS[case], run, [])
+    figures.write_figures(tmp_path / "figures", MAPS[case](), run, [])
     assert drawn(tmp_path / "figures") == {"map.png", "map.pdf"}
     assert (tmp_path / "figures" / "map.pdf").stat().st_size < 1_000_000
     assert not [str(w.message) for w in recwarn if "dpmix" in w.filename or "matplotlib" in w.filename]
 
 
 def test_a_map_has_its_events_and_its_caption() -> None:
-    gating = MAPS["empty population"]
+    gating = MAPS["empty population"]()
     assert gating.map is not None
     figure = figures.event_map(gating, gating.map)
     axes = figure.subfigs[0].axes[0]
@@ -501,7 +502,7 @@ def test_a_map_has_its_events_and_its_caption() -> None:
     assert "1,000 of 4,000 events, drawn at random" in told
     assert "Distances between islands and sizes of islands have no meaning" in told
     assert "Numbers mark" not in told
-    many = MAPS["more than are drawn"]
+    many = MAPS["more than are drawn"]()
     assert "Numbers mark the 60 largest." in embedding.map_caption(many, many.map)
     assert "All 4,000 events" in embedding.map_caption(gating, with_map(gating, 4_000).map)
 

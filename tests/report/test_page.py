@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -588,30 +589,26 @@ def test_names_are_shown_literally(tmp_path: Path, browser: Browser, turn: int) 
     assert browser.complaints() == []
 
 
+def lacks_a_population() -> Gating:
+    """The reference draw has nothing of the last population."""
+    components, certainty = np.array([0, 1, 1]), np.array([0.9, 0.8, np.nan])
+    return replace(make_gating(3, 3, parts=1), components=components, certainty=certainty)
+
+
+UNUSUAL = {
+    "one channel": partial(make_gating, 3, 1),
+    "one population": partial(make_gating, 1, 2, parts=1),
+    "bem": partial(make_gating, 3, 3, kind="bem"),
+    "more than are drawn": partial(make_gating, 70, 5, parts=1, n_events=20_000),
+    "one draw, an empty population": partial(make_gating, 4, 3, empty=True, draws=1, chains=1),
+    "one that the reference lacks": lacks_a_population,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "gating",
-    [
-        make_gating(3, 1),
-        make_gating(1, 2, parts=1),
-        make_gating(3, 3, kind="bem"),
-        make_gating(70, 5, parts=1, n_events=20_000),
-        make_gating(4, 3, empty=True, draws=1, chains=1),
-        replace(
-            make_gating(3, 3, parts=1), components=np.array([0, 1, 1]), certainty=np.array([0.9, 0.8, np.nan])
-        ),
-    ],
-    ids=[
-        "one channel",
-        "one population",
-        "bem",
-        "more than are drawn",
-        "one draw, an empty population",
-        "one that the reference lacks",
-    ],
-)
-def test_unusual_gatings_are_shown(tmp_path: Path, browser: Browser, gating: Gating) -> None:
-    page_of(tmp_path, gating, draws=8)
+@pytest.mark.parametrize("unusual", UNUSUAL)
+def test_unusual_gatings_are_shown(tmp_path: Path, browser: Browser, unusual: str) -> None:
+    page_of(tmp_path, UNUSUAL[unusual](), draws=8)
     browser.open(tmp_path / "report.html")
     assert all(len(browser.canvas(plot)) > 2_000 for plot in PLOTS)
     assert browser.complaints() == []

@@ -28,28 +28,28 @@ from dpmix.model.prior import Prior
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "label_swaps"), [(JOINT, True), (JOINT, False), (ONE, False)])
 def test_the_joint_distribution_given_labels_is_kept(case: Case, label_swaps: bool) -> None:
-    p_values = joint_distribution(case, 240, 25, label_swaps=label_swaps)
+    p_values = joint_distribution(case, 120, 20, label_swaps=label_swaps)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [JOINT, ONE])
 def test_the_joint_distribution_of_clouds_given_labels_is_kept(case: Case) -> None:
-    p_values = joint_distribution(case, 120, 25, resolution=RESOLUTION)
+    p_values = joint_distribution(case, 80, 20, resolution=RESOLUTION)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resolution", [None, RESOLUTION])
 def test_a_chain_on_separated_groups_has_the_power_posterior(resolution: tuple[float, ...] | None) -> None:
-    p_values = separated(6000, resolution=resolution)
+    p_values = separated(3000, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resolution", [None, RESOLUTION])
 def test_split_merge_moves_are_accepted_as_enumerated(resolution: tuple[float, ...] | None) -> None:
-    p_values = split_merge_rounds(1500, resolution=resolution)
+    p_values = split_merge_rounds(1000, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

@@ -28,7 +28,7 @@ from dpmix.model.mixture import Stats
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(label_swaps=False, split_merge=False)])
 @pytest.mark.parametrize("alpha", [1.0, None])
 def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) -> None:
-    p_values = exact_posterior(alpha, 4000, sampler)
+    p_values = exact_posterior(alpha, 2500, sampler)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
@@ -36,7 +36,7 @@ def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) 
 @pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("alpha", [1.0, None])
 def test_a_chain_on_clouds_has_the_exact_posterior(alpha: float | None, moves: bool) -> None:
-    p_values = exact_posterior(alpha, 4000, Sampler(moves, moves, resolution=RESOLUTION))
+    p_values = exact_posterior(alpha, 2500, Sampler(moves, moves, resolution=RESOLUTION))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
