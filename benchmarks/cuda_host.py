@@ -89,7 +89,7 @@ def measure(n_chunks: int, n_devices: int) -> dict[str, float | int]:
         ):
             work()  # events and lanes come to the devices
             for device in engine._devices.values():
-                device._memory.state_here.fill(1.5 * 2.0**52)  # sums are merged sooner where all are zero
+                device._memory.slot(0).state_here.fill(1.5 * 2.0**52)  # sums are merged sooner where all are zero
             found[f"{name}_calls"] = calls_of(work, n_devices)
             found[f"{name}_processor_ms"], found[f"{name}_elapsed_ms"] = timed(work)
             found[f"{name}_threads_ms"] = spent(CudaDevice, "serve", work)

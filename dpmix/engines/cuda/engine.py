@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
-from concurrent.futures import wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ from dpmix.engines.checks import (
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda.devices import available, chosen, describe, devices, warn_of_few_cores
+from dpmix.engines.cuda.flights import Flight, Flights, Lists
+from dpmix.engines.cuda.prepared import Shape
 from dpmix.engines.cuda.pruning import PruningRule
 from dpmix.engines.cuda.work import (
     Account,
@@ -39,6 +41,7 @@ from dpmix.engines.cuda.work import (
     DeviceFailed,
     Division,
     Labels,
+    LastLabels,
     MembershipWork,
     Pass,
     SampleParameters,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["CudaEngine", "available", "chosen", "devices"]
 
 log = logging.getLogger("dpmix")
+T = TypeVar("T")
 
 FIRST_REBALANCE = 8  # passes before chunks may move between devices; then after 16, 32, ...
 WORTH = 1.1  # they move if that makes a pass this many times faster, because events move with them
@@ -186,7 +190,8 @@ class CudaPasses:
         self._pruning = PruningRule(pruning, self._layout, evaluated)
         self._names = {info.number: describe([info]) for info in infos}
         self._devices: dict[int, CudaDevice] = {}
-        self._closing = weakref.finalize(self, close_devices, self._devices)
+        self._flights = Flights()
+        self._closing = weakref.finalize(self, close_devices, self._devices, self._flights)
         self._open_devices(
             events,
             chunks_in_flight=chunks_in_flight,
@@ -242,7 +247,8 @@ class CudaPasses:
             memberships[first - start : last - start] = rows[first - offset : last - offset]
             log_densities[first - start : last - start] = densities[first - offset : last - offset]
 
-        self._run(work, store, self._grid.covering(start, stop))
+        with self._flights.turn:
+            self._run(work, store, self._grid.covering(start, stop))
         return memberships, log_densities
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
@@ -259,15 +265,16 @@ class CudaPasses:
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
         labels = np.empty(self._n_events, np.int32)
-        while True:
-            self._restore_labels(chain)
-            shares = self._shares
-            for number, rows in self._read_labels(chain).items():
-                for chunk, row in zip(shares[number], rows, strict=True):
-                    first, end = self._grid.events(chunk)
-                    labels[first:end] = row[: end - first]
-            if shares is self._shares:  # no device has failed
-                return labels
+        with self._flights.turn:
+            while True:
+                self._restore_labels(chain)
+                shares = self._shares
+                for number, rows in self._read_labels(chain).items():
+                    for chunk, row in zip(shares[number], rows, strict=True):
+                        first, end = self._grid.events(chunk)
+                        labels[first:end] = row[: end - first]
+                if shares is self._shares:  # no device has failed
+                    return labels
 
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
@@ -290,20 +297,116 @@ class CudaPasses:
         return self._layout.pack(*checked_parameters(mixture, self._n_channels)), None
 
     def _label(self, mixture: Mixture, key: Key | None, *, rounded: bool = False) -> CohortSums:
-        """Draw every label, or do the E step, and return the sums: their state, or rounded."""
+        """Draw every label, or do the E step, and return the sums: their state, or rounded.
+
+        Two threads may do this at a time, for different chains: a device has the calls of one pass while the
+        host reads the sums of the other.
+        """
         self._usable()  # without a device, there are no shares
-        (components, samples), chain = self._packed(mixture), chain_of(key)
-        # Taken out until the pass has ended: after a failure, half-written labels must not pass for the
-        # labels of a draw.
-        before, shares, last = self._labelled.pop(chain, None), self._shares, None
-        if key is not None and before and before.n_components == len(components) and before.shares is shares:
-            last = self._pruning.last_labels(chain, mixture)
-        work = Pass(components, samples, key, chain)
-        sums = self._sum_up(replace(work, last=last), rounded=rounded)
-        if last:
-            self._pruning.note(chain, len(components), self._accounts)
-        self._labelled[chain] = Labelled(work, shares)
+        (components, samples), chain, flight = self._packed(mixture), chain_of(key), None
+        with self._flights.turn:
+            slot = self._flights.take_slot()
+            try:
+                # Taken out until the pass has ended: after a failure, half-written labels must not pass for
+                # the labels of a draw.
+                shares, before = self._shares, self._labelled.pop(chain, None)
+                work = Pass(components, samples, key, chain)
+                work = replace(work, last=self._last_labels(before, work, mixture))
+                flight = self._start(work, slot, rounded=rounded)
+            finally:
+                if flight is None:
+                    self._flights.give_slot(slot)
+            if flight is None:
+                known = shares is self._shares  # no device has failed
+                return self._label_now(work if known else replace(work, last=None), rounded=rounded)
+        flight.native.wait()
+        with self._flights.turn:
+            self._flights.end(flight)
+            if not self._landed(flight, shares):  # its labels may be those of this draw or of the last one
+                return self._label_now(replace(work, last=None), rounded=rounded)
+            self._note_labels(work, shares)
+        sums = flight.native.sums()
+        return CohortSums(sums if rounded else sums.reshape(4, -1), {}, {})
+
+    def _last_labels(self, before: Labelled | None, work: Pass, mixture: Mixture) -> LastLabels | None:
+        """Return how a draw uses the labels of the chain's last pass; None for a dense draw or an E step."""
+        alike = before is not None and before.n_components == len(work.components)
+        if work.key is None or before is None or not alike or before.shares is not self._shares:
+            return None
+        return self._pruning.last_labels(work.chain, mixture, before.work.key is not None)
+
+    def _label_now(self, work: Pass, *, rounded: bool) -> CohortSums:
+        """Make a pass that replaces the chain's labels in the general form; return its sums."""
+        shares, sums = self._shares, self._sum_up(work, rounded=rounded)
+        self._note_labels(work, shares)
         return sums
+
+    def _note_labels(self, work: Pass, shares: dict[int, list[int]]) -> None:
+        """Note that a pass has replaced the labels of its chain."""
+        if work.last:
+            self._pruning.note(work.chain, len(work.components), self._accounts)
+        self._labelled[work.chain] = Labelled(replace(work, last=None), shares)
+
+    def _start(self, work: Pass, slot: int, *, rounded: bool) -> Flight | None:
+        """Start a pass over all chunks as lists of calls, prepared at the first pass of a kind.
+
+        None if it must be made in the general form: samples have their own mixtures, or a device has no room
+        for its events or a second pass, or has failed.
+        """
+        if self._by_sample:
+            return None
+        n_devices, last = sum(map(bool, self._shares.values())), work.last
+        shape = Shape(
+            work.chain,
+            len(work.components),
+            work.kernels,
+            last is not None and last.is_sorted,
+            last is not None and last.now is not None,
+            slot,
+            rounded and n_devices == 1,
+            any(device.has_far for device in self._devices.values()),
+        )
+        lists = self._lists(work, shape)
+        if lists is None:
+            return None
+        n_sums = len(work.components) * self._layout.n_moments + 1
+        return self._flights.start(work, slot, lists, n_sums if rounded else 4 * n_sums)
+
+    def _lists(self, work: Pass, shape: Shape) -> Lists | None:
+        """Return the line of each device that has a share, and its list of calls; None if one has no list."""
+        owners = {number: self._devices[number] for number, share in self._shares.items() if share}
+        found = {number: device.prepared(shape, self._shares[number]) for number, device in owners.items()}
+        missing = [number for number, program in found.items() if program is None]
+        if missing:
+            self._flights.drain()
+            shares = self._shares
+            making = {n: owners[n].submit(owners[n].prepare, work, shares[n], shape) for n in missing}
+            found |= dict.fromkeys(missing) | self._collected(making)
+        lists = {n: (owners[n].line, program) for n, program in found.items() if program is not None}
+        return lists if len(lists) == len(owners) else None
+
+    def _landed(self, flight: Flight, shares: dict[int, list[int]]) -> bool:
+        """Note what the devices say of a pass that has ended; return False if it must be made again."""
+        outcomes = flight.outcomes
+        failed = {number: each for number, each in outcomes.items() if each.error and number in self._devices}
+        if failed:
+            self._flights.drain()  # another pass may merge sums that lie in the memory of these devices
+            self._collected(
+                {n: self._devices[n].submit(self._devices[n].fail, *each[:2]) for n, each in failed.items()}
+            )
+        if any(each.error for each in outcomes.values()):
+            return False
+        if any(each.far for each in outcomes.values()):
+            for device in self._devices.values():
+                device.has_far = True
+            return False
+        self._accounts = []
+        for number, each in outcomes.items():
+            seconds = each.kernels_ms * 1e-3, each.copies_ms * 1e-3
+            work = each.work if flight.work.last else 0
+            self._note(number, Account(len(shares[number]), *seconds, work))
+        self._count_pass()
+        return True
 
     def _divide(
         self, split: SplitAssignment, mixture: Mixture, key: Key, *, rounded: bool = False
@@ -316,10 +419,11 @@ class CudaPasses:
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         work = Pass(components, samples, key, key.chain, division=Division(table, split.word))
-        while True:
-            self._restore_labels(key.chain)
-            with suppress(LabelsLost):
-                return self._sum_up(work, rounded=rounded)
+        with self._flights.turn:
+            while True:
+                self._restore_labels(key.chain)
+                with suppress(LabelsLost):
+                    return self._sum_up(work, rounded=rounded)
 
     def _restore_labels(self, chain: int) -> None:
         """Draw the labels of a chain again if they are lost."""
@@ -332,10 +436,16 @@ class CudaPasses:
     def _read_labels(self, chain: int) -> dict[int, Labels]:
         """Return each device's labels of a chain, uint16 [chunks, CHUNK]; remove devices that fail."""
         usable = self._usable()
-        reading = {n: usable[n].submit(usable[n].labels, chain) for n, share in self._shares.items() if share}
-        wait(reading.values())
+        self._flights.drain()
+        return self._collected(
+            {n: usable[n].submit(usable[n].labels, chain) for n, share in self._shares.items() if share}
+        )
+
+    def _collected(self, running: Mapping[int, Future[T]]) -> dict[int, T]:
+        """Wait for tasks of devices and return their results; remove devices that fail."""
+        wait(running.values())
         found = {}
-        for number, future in reading.items():
+        for number, future in running.items():
             try:
                 found[number] = future.result()
             except DeviceFailed as error:
@@ -343,14 +453,13 @@ class CudaPasses:
         return found
 
     def _sum_up(self, work: Pass, *, rounded: bool) -> CohortSums:
-        """Do a pass over all chunks and return its sums. A device rounds them if it is the only one."""
-        alone = rounded and len(self._usable()) == 1
-        sums = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
+        """Do a pass over all chunks in the general form and return its sums."""
+        sums = self._run(work, None, range(len(self._grid)))
         assert sums is not None  # each chunk is in the sums of a device
-        return sums._replace(total=exact.values(sums.total)) if rounded and not alone else sums
+        return sums._replace(total=exact.values(sums.total)) if rounded else sums
 
     def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> CohortSums | None:
-        """Do the chunks of a pass; if devices fail, on those that are left.
+        """Do the chunks of a pass, when no other is in progress; if devices fail, on those that are left.
 
         Returns the sums. Memberships have none; they are delivered by chunk.
 
@@ -360,6 +469,7 @@ class CudaPasses:
             A device failed in a division.
         """
         self._usable()
+        self._flights.drain()
         shares = self._shares
         queue = ChunkQueue(
             {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()},
@@ -378,13 +488,17 @@ class CudaPasses:
         )
         if queue.stopped:
             raise LabelsLost
+        self._count_pass()
+        return sums.total
+
+    def _count_pass(self) -> None:
+        """Move chunks between devices after some passes, if it pays; the next pass has the new shares."""
         self._passes += 1
         if self._passes == self._next_rebalance:
             # Twice as late each time: speeds are then known better, and moving events costs as much as
             # before.
             self._next_rebalance *= 2
             self._rebalance()
-        return sums.total
 
     def _check_open(self) -> None:
         if not self._closing.alive:
@@ -458,8 +572,9 @@ class CudaEngine(CudaPasses, SummingEngine):
         return self._divide(split, mixture, key).total
 
 
-def close_devices(devices: dict[int, CudaDevice]) -> None:
+def close_devices(devices: dict[int, CudaDevice], flights: Flights) -> None:
     """Free the memory of devices, each in its own thread; wait at most 10 seconds for a pass in progress."""
+    flights.drain()
     closing = [device.close() for device in devices.values()]
     devices.clear()
     wait(closing, timeout=10.0)

@@ -11,16 +11,27 @@ from typing import Any, TypeVar
 
 import pycuda.driver as driver
 
+from dpmix.engines.cuda.commands import entries
 from dpmix.engines.cuda.messages import failure
 from dpmix.engines.cuda.work import DeviceFailed
+from dpmix.kernels import _cuda_commands
 
 T = TypeVar("T")
 
 
 class Worker:
-    """A thread that does its tasks one after another: a PyCUDA context belongs to the thread that made it."""
+    """A thread that does its tasks one after another: a PyCUDA context belongs to the thread that made it.
+
+    Between tasks it makes passes, without the interpreter's lock.
+
+    Attributes
+    ----------
+    line : _cuda_commands.Line
+        Takes the passes.
+    """
 
     def __init__(self, name: str) -> None:
+        self.line, self._entries = _cuda_commands.Line(), entries()
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._tasks = SimpleQueue()
         Thread(target=self._work, name=name, daemon=True).start()
@@ -29,14 +40,20 @@ class Worker:
         """Queue a task and return a future of its result."""
         future: Future[T] = Future()
         self._tasks.put((future, task, arguments))
+        self.line.call()
         return future
 
     def stop(self) -> None:
         """End the thread after the tasks in its queue."""
         self._tasks.put(None)
+        self.line.call()
+
+    def _next(self) -> tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None:
+        self.line.serve(self._entries)
+        return self._tasks.get()
 
     def _work(self) -> None:
-        while (item := self._tasks.get()) is not None:
+        while (item := self._next()) is not None:
             future, task, arguments = item
             try:
                 future.set_result(task(*arguments))
@@ -57,6 +74,11 @@ class DeviceThread(ABC):
     def __init__(self, name: str) -> None:
         self._context: Any = None
         self._worker = Worker(name)
+
+    @property
+    def line(self) -> _cuda_commands.Line:
+        """The line that passes are posted to; tasks wait for them."""
+        return self._worker.line
 
     def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run a task in the device's thread, with its context current.
