@@ -28,8 +28,8 @@ struct Batch {
     Word tallies, n_slots, n_chunks, milliseconds;
 };
 
-// The part of one device in a pass. Its memory belongs to one pass at a time.
-struct Program {
+// The part of one device in a pass. (The base class lets a thread without the interpreter release it.) Its memory belongs to one pass at a time.
+struct Program : std::enable_shared_from_this<Program> {
     std::vector<Word> start, after;  // calls up to the event `ended`, and those after it has happened
     std::vector<Hole> holes;         // of `start`
     std::vector<Batch> batches;
@@ -54,7 +54,7 @@ struct Busy {
 Busy busy_of(const float* milliseconds, std::size_t n);
 
 // A pass in progress on several devices.
-class Pass {
+class Pass : public std::enable_shared_from_this<Pass> {
   public:
     // values: those of the holes. The sums are the state [4, n], or values [n] if n_sums is a quarter of a
     // program's; a single program's are copied.
@@ -92,7 +92,7 @@ class Pass {
 };
 
 // What a device's thread has to do: its parts of passes, and tasks of Python.
-class Line {
+class Line : public std::enable_shared_from_this<Line> {
   public:
     // Adds a part of a pass.
     void post(std::shared_ptr<Pass> pass, std::size_t device);

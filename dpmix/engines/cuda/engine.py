@@ -36,6 +36,7 @@ from dpmix.engines.cuda.flights import Flight, Flights, Lists
 from dpmix.engines.cuda.prepared import Shape
 from dpmix.engines.cuda.pruning import PruningRule
 from dpmix.engines.cuda.work import (
+    SLOTS,
     Account,
     Deliver,
     DeviceFailed,
@@ -163,6 +164,7 @@ class CudaPasses:
     when they are needed. A chain whose pass did not finish has no labels.
     """
 
+    passes_at_once = SLOTS
     _by_sample = False  # each sample has its own parameters and sums
 
     def __init__(
@@ -319,9 +321,11 @@ class CudaPasses:
             if flight is None:
                 known = shares is self._shares  # no device has failed
                 return self._label_now(work if known else replace(work, last=None), rounded=rounded)
-        flight.native.wait()
-        with self._flights.turn:
+        try:
+            flight.wait()
+        finally:  # also after Ctrl-C
             self._flights.end(flight)
+        with self._flights.turn:
             if not self._landed(flight, shares):  # its labels may be those of this draw or of the last one
                 return self._label_now(replace(work, last=None), rounded=rounded)
             self._note_labels(work, shares)

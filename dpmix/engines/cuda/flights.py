@@ -47,6 +47,10 @@ class Flight(NamedTuple):
     native: _cuda_commands.Pass
     inputs: tuple[Floats, Array, Labels]
 
+    def wait(self) -> None:
+        """Wait until all devices have ended their parts."""
+        self.native.wait()
+
     @property
     def outcomes(self) -> dict[int, Outcome]:
         """The outcome of each device, after the end of the pass."""
@@ -97,11 +101,13 @@ class Flights:
         return flight
 
     def end(self, flight: Flight) -> None:
-        """Give the slot of a pass back that has ended; needs `turn`."""
-        self._flying.remove(flight)
-        self.give_slot(flight.slot)
+        """Wait for a pass, and give its slot back."""
+        flight.native.wait()
+        with self.turn:
+            self._flying.remove(flight)
+            self.give_slot(flight.slot)
 
     def drain(self) -> None:
         """Wait until no device has a pass in progress; with `turn`, none starts after that."""
         for flight in list(self._flying):
-            flight.native.wait()
+            flight.wait()
