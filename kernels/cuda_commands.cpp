@@ -8,9 +8,9 @@
 namespace dpmix {
 namespace {
 
-constexpr int INVALID_VALUE = 1;                                      // CUDA_ERROR_INVALID_VALUE
-constexpr std::size_t LAUNCH_WORDS = 6;                               // before the arguments
-constexpr std::size_t MAX_ARGUMENTS = 64;                             // a mask has a bit for each
+constexpr int INVALID_VALUE = 1;                                         // CUDA_ERROR_INVALID_VALUE
+constexpr std::size_t LAUNCH_WORDS = 6;                                  // before the arguments
+constexpr std::size_t MAX_ARGUMENTS = 64;                                // a mask has a bit for each
 constexpr Word FIXED_WORDS[N_OPERATIONS] = {0, 4, 4, 4, 2, 2, 1, 3, 3};  // 0: any number
 
 void* pointer(Word word) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(word)); }

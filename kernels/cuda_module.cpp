@@ -46,8 +46,8 @@ nb::tuple busy(Times milliseconds) {
     return nb::make_tuple(found.kernels, found.copies);
 }
 
-std::shared_ptr<Program> program(Words start, Words after, Words holes, Words batches, Word context, Word ended,
-                                 Word sums, std::size_t n_sums, bool blocking) {
+std::shared_ptr<Program> program(Words start, Words after, Words holes, Words batches, Word context,
+                                 Word ended, Word sums, std::size_t n_sums, bool blocking) {
     check_commands(start.data(), start.shape(0));
     check_commands(after.data(), after.shape(0));
     if (holes.shape(0) % 2 || batches.shape(0) % 4)
@@ -57,7 +57,8 @@ std::shared_ptr<Program> program(Words start, Words after, Words holes, Words ba
     made->after = copied(after);
     for (std::size_t i = 0; i < holes.shape(0); i += 2) {
         made->holes.push_back({holes.data()[i], holes.data()[i + 1]});
-        if (holes.data()[i] >= made->start.size()) throw std::invalid_argument("program: a hole is in no command");
+        if (holes.data()[i] >= made->start.size())
+            throw std::invalid_argument("program: a hole is in no command");
     }
     for (std::size_t i = 0; i < batches.shape(0); i += 4) {
         const Word* of = batches.data() + i;
@@ -91,7 +92,8 @@ std::shared_ptr<Pass> start(const Lines& lines, Programs programs, Words values,
 nb::list outcomes(const Pass& pass) {
     nb::list found;
     for (const DeviceOutcome& one : pass.outcomes())
-        found.append(nb::make_tuple(one.error, one.operation, one.far, one.work, one.kernels_ms, one.copies_ms));
+        found.append(
+            nb::make_tuple(one.error, one.operation, one.far, one.work, one.kernels_ms, one.copies_ms));
     return found;
 }
 
@@ -108,6 +110,7 @@ NB_MODULE(_cuda_commands, module) {
     using namespace nb::literals;
     using namespace dpmix;
     using Released = nb::call_guard<nb::gil_scoped_release>;
+    nb::set_leak_warnings(false);  // a program may end without closing its devices, whose threads have lines
     module.def("run", &run, "entries"_a, "commands"_a);
     module.def("busy", &busy, "milliseconds"_a);
     nb::class_<Line>(module, "Line")
@@ -122,8 +125,8 @@ NB_MODULE(_cuda_commands, module) {
             },
             "entries"_a);
     nb::class_<Program>(module, "Program")
-        .def(nb::new_(&program), "start"_a, "after"_a, "holes"_a, "batches"_a, "context"_a, "ended"_a, "sums"_a,
-             "n_sums"_a, "blocking"_a);
+        .def(nb::new_(&program), "start"_a, "after"_a, "holes"_a, "batches"_a, "context"_a, "ended"_a,
+             "sums"_a, "n_sums"_a, "blocking"_a);
     nb::class_<Pass>(module, "Pass")
         .def(nb::new_(&start), "lines"_a, "programs"_a, "values"_a, "n_sums"_a)
         .def("wait", &Pass::wait, Released())

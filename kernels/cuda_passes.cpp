@@ -46,9 +46,12 @@ Pass::Pass(std::vector<std::shared_ptr<Program>> programs, std::vector<Word> val
       values_(std::move(values)),
       n_sums_(n_sums),
       sums_(new double[n_sums]),
+      slices_(new Slice[programs_.size()]),
       outcomes_(programs_.size()),
-      running_(programs_.size()),
-      parts_(programs_.size()) {}
+      running_(programs_.size()) {
+    const std::size_t of_device = programs_[0]->n_sums;
+    if (programs_.size() > 1 && n_sums_ < of_device) state_.reset(new double[of_device]);
+}
 
 void Pass::wait() {
     std::unique_lock<std::mutex> held(lock_);
@@ -67,7 +70,7 @@ void Pass::end(const Word* entries, std::size_t device, Outcome so_far) {
     DeviceOutcome& outcome = outcomes_[device];
     outcome = {so_far.error, so_far.operation, false, 0, 0.0, 0.0};
     if (so_far.error) {
-        leave(true);
+        leave();
         return;
     }
     std::vector<float> milliseconds;
@@ -85,48 +88,44 @@ void Pass::end(const Word* entries, std::size_t device, Outcome so_far) {
     outcome.kernels_ms = busy.kernels;
     outcome.copies_ms = busy.copies;
 
-    double* own = const_cast<double*>(program.sums);
-    if (programs_.size() == 1)
-        std::memcpy(sums_.get(), own, n_sums_ * sizeof(double));
-    else if (const std::size_t n = program.n_sums / 4; double* total = merged(own, n)) {
-        if (n_sums_ == n)
-            values_of(total, n, sums_.get());
+    merge(device);
+    leave();
+}
+
+// Adds the sums of a device to those of the pass.
+void Pass::merge(std::size_t device) {
+    const Program& program = *programs_[device];
+    const std::size_t n_devices = programs_.size(), n = program.n_sums / 4;
+    if (n_devices == 1) {
+        std::memcpy(sums_.get(), program.sums, n_sums_ * sizeof(double));
+        return;
+    }
+    double* state = state_ ? state_.get() : sums_.get();
+    for (std::size_t k = 0; k < n_devices; k++) {
+        const std::size_t number = (device + k) % n_devices;
+        const std::size_t first = n * number / n_devices, end = n * (number + 1) / n_devices;
+        Slice& slice = slices_[number];
+        const std::lock_guard<std::mutex> held(slice.lock);
+        if (slice.n_devices++ > 0) Sums{state, n}.merge(first, end, program.sums);
         else
-            std::memcpy(sums_.get(), total, n_sums_ * sizeof(double));
-    }
-    leave(false);
-}
-
-// Merges a device's sums with sums that wait for others. Returns all sums of the pass, or nothing if others follow:
-// the sums then wait for them.
-double* Pass::merged(double* own, std::size_t n) {
-    for (;;) {
-        double* other;
-        {
-            const std::lock_guard<std::mutex> held(lock_);
-            if (parts_ == 1) return own;
-            other = std::exchange(pending_, nullptr);
-            if (!other) {
-                pending_ = own;
-                return nullptr;
-            }
-            parts_--;
-        }
-        Sums{own, n}.merge(other);
+            for (std::size_t plane = 0; plane < 4 * n; plane += n)
+                std::copy(program.sums + plane + first, program.sums + plane + end, state + plane + first);
+        if (state_ && slice.n_devices == n_devices) values_of(state, n, first, end, sums_.get());
     }
 }
 
-// Ends the part of a device, without sums if it has failed.
-void Pass::leave(bool failed) {
+// Ends the part of a device.
+void Pass::leave() {
     const std::lock_guard<std::mutex> held(lock_);
-    if (failed) parts_--;
     if (--running_ == 0) over_.notify_all();
 }
 
 void Line::post(std::shared_ptr<Pass> pass, std::size_t device) {
-    const std::lock_guard<std::mutex> held(lock_);
-    parts_.push_back({std::move(pass), device});
-    news_.notify_one();
+    {
+        const std::lock_guard<std::mutex> held(lock_);
+        parts_.push_back({std::move(pass), device});
+    }
+    news_.notify_one();  // without the lock, for which the thread would wait
 }
 
 void Line::call() {

@@ -1,6 +1,7 @@
 // Passes over the events on several devices. Each device has a list of calls of the driver for its part of a pass
-// (cuda_commands.hpp), which its own thread makes. The thread reads the device's sums and merges them with those of
-// devices that are ready already, so that sums are merged in a tree. No thread needs the interpreter here.
+// (cuda_commands.hpp), which its own thread makes. The thread reads the device's sums and merges them into the sums
+// of the pass, slice by slice, each device from another slice on: so devices that end at a time do not wait for each
+// other. No thread needs the interpreter here.
 //
 // A thread queues the calls of the next pass before it waits for the pass before, if the next one is there: the
 // device then has work while the host reads sums.
@@ -55,7 +56,7 @@ Busy busy_of(const float* milliseconds, std::size_t n);
 
 // A pass in progress on several devices.
 class Pass : public std::enable_shared_from_this<Pass> {
-  public:
+   public:
     // values: those of the holes. The sums are the state [4, n], or values [n] if n_sums is a quarter of a
     // program's; a single program's are copied.
     Pass(std::vector<std::shared_ptr<Program>> programs, std::vector<Word> values, std::size_t n_sums);
@@ -74,26 +75,31 @@ class Pass : public std::enable_shared_from_this<Pass> {
     Outcome start(const Word* entries, std::size_t device);
     void end(const Word* entries, std::size_t device, Outcome so_far);
 
-  private:
-    double* merged(double* own, std::size_t n);
-    void leave(bool failed);
+   private:
+    // A part of the sums, which is rounded when all devices have added theirs.
+    struct Slice {
+        std::mutex lock;
+        std::size_t n_devices = 0;
+    };
+    void merge(std::size_t device);
+    void leave();
 
     const std::vector<std::shared_ptr<Program>> programs_;
     const std::vector<Word> values_;
     const std::size_t n_sums_;
     const std::unique_ptr<double[]> sums_;
+    std::unique_ptr<double[]> state_;  // of several devices, if their sums are rounded
+    const std::unique_ptr<Slice[]> slices_;
     std::vector<DeviceOutcome> outcomes_;
 
     std::mutex lock_;
     std::condition_variable over_;
-    std::size_t running_;        // devices that have not ended
-    std::size_t parts_;          // sums that are not merged with others yet, or will come
-    double* pending_ = nullptr;  // sums that wait for others
+    std::size_t running_;  // devices that have not ended
 };
 
 // What a device's thread has to do: its parts of passes, and tasks of Python.
 class Line : public std::enable_shared_from_this<Line> {
-  public:
+   public:
     // Adds a part of a pass.
     void post(std::shared_ptr<Pass> pass, std::size_t device);
 
@@ -103,7 +109,7 @@ class Line : public std::enable_shared_from_this<Line> {
     // Makes the parts of passes until there is a task of Python.
     void serve(const Word* entries);
 
-  private:
+   private:
     struct Part {
         std::shared_ptr<Pass> pass;
         std::size_t device;

@@ -135,7 +135,7 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
         "0:cuLaunchKernel:8",
         "1:cuEventElapsedTime:5",
         "2:cuMemcpyDtoHAsync:4",
-        "0:cuEventRecord:40",
+        "0:cuEventRecord:20",
         "1:cuLaunchKernel:25,2:cuStreamWaitEvent:9",
     ],
 )

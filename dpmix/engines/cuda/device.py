@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import pycuda.driver as driver
@@ -12,10 +11,11 @@ from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cuda import library
 from dpmix.engines.cuda.batches import BatchCalls
 from dpmix.engines.cuda.commands import failed
+from dpmix.engines.cuda.flights import Shape
 from dpmix.engines.cuda.kernels import Kernels
 from dpmix.engines.cuda.memory import DeviceMemory
 from dpmix.engines.cuda.passes import DevicePass
-from dpmix.engines.cuda.prepared import Shape, prepare
+from dpmix.engines.cuda.prepared import prepare
 from dpmix.engines.cuda.thread import DeviceThread
 from dpmix.engines.cuda.work import Account, Collect, Deliver, DeviceFailed, Labels, Pass, Take
 from dpmix.engines.shares import ChunkQueue
@@ -125,7 +125,7 @@ class CudaDevice(DeviceThread):
                 queue.abandon(self.number)
             raise
         queue.finish(self.number)
-        return replace(account, sums=None)
+        return account._replace(sums=None)
 
     def run(self, work: Pass, share: Sequence[int], take: Take, deliver: Deliver | None) -> Account:
         """Do chunks of a pass until none are left to take.

@@ -16,6 +16,32 @@ Lists = dict[int, tuple[_cuda_commands.Line, _cuda_commands.Program]]
 """The line of each device, and its list of calls."""
 
 
+class Shape(NamedTuple):
+    """What the list of a device depends on, other than its share and its chunks' memory.
+
+    Attributes
+    ----------
+    chain, n_components : int
+    kernels : tuple of str
+    is_sorted, has_now : bool
+        As in `dpmix.engines.cuda.work.LastLabels`, for a pruned draw.
+    slot : int
+    rounded : bool
+        The device rounds its sums, which the host reads instead of their state: a quarter of the bytes.
+    exact : bool
+        Send the mixture in float64, too, for far events.
+    """
+
+    chain: int
+    n_components: int
+    kernels: tuple[str, ...]
+    is_sorted: bool
+    has_now: bool
+    slot: int
+    rounded: bool
+    exact: bool
+
+
 class Outcome(NamedTuple):
     """What a device says of its part of a pass; see kernels/cuda_passes.hpp."""
 
@@ -54,7 +80,7 @@ class Flight(NamedTuple):
     @property
     def outcomes(self) -> dict[int, Outcome]:
         """The outcome of each device, after the end of the pass."""
-        return dict(zip(self.numbers, (Outcome(*each) for each in self.native.outcomes()), strict=True))
+        return dict(zip(self.numbers, map(Outcome._make, self.native.outcomes()), strict=True))
 
 
 class Flights:

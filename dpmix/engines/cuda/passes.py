@@ -18,7 +18,7 @@ from dpmix.engines.cuda.commands import Calls, Commands
 from dpmix.engines.cuda.lane import HeldMixture, Lane, first_of
 from dpmix.engines.cuda.work import Account, Deliver, Take
 from dpmix.kernels import _cuda_commands
-from dpmix.model.mixture import Array
+from dpmix.model.mixture import Array, Floats
 
 MOST_PROGRAMS = 256  # kept by a lane: some for each chain
 
@@ -43,7 +43,7 @@ class DevicePass:
         self._ahead = Commands()  # the input of a batch; `calls` lists all that follows
         self._rows: dict[int, Array] = {}  # of samples with one chunk
         self._cut: dict[int, Array] = {}  # states of the rows of other samples
-        self._milliseconds: list[Array] = []
+        self._milliseconds: list[Floats] = []
         self._work_done = 0  # multiply-adds of a pruned draw
         self.exact_sent = send_exact
         self._send_tables()

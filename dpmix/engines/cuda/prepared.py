@@ -7,38 +7,12 @@ code (kernels/cuda_passes.cpp), reads the sums and merges them with the sums of 
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
 
 from dpmix.engines.cuda.batches import BatchCalls
 from dpmix.engines.cuda.commands import Value
+from dpmix.engines.cuda.flights import Shape
 from dpmix.engines.cuda.lane import Lane
 from dpmix.kernels import _cuda_commands
-
-
-class Shape(NamedTuple):
-    """What the list of a device depends on, other than its share and its chunks' memory.
-
-    Attributes
-    ----------
-    chain, n_components : int
-    kernels : tuple of str
-    is_sorted, has_now : bool
-        As in `dpmix.engines.cuda.work.LastLabels`, for a pruned draw.
-    slot : int
-    rounded : bool
-        The device rounds its sums, which the host reads instead of their state: a quarter of the bytes.
-    exact : bool
-        Send the mixture in float64, too, for far events.
-    """
-
-    chain: int
-    n_components: int
-    kernels: tuple[str, ...]
-    is_sorted: bool
-    has_now: bool
-    slot: int
-    rounded: bool
-    exact: bool
 
 
 def prepare(calls: BatchCalls, shape: Shape, context: int) -> _cuda_commands.Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -171,8 +171,7 @@ class Pass:
         return len(self.gates.ends) if self.gates else 0
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """The work that a device did in a pass.
 
     Attributes
