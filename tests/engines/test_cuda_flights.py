@@ -21,8 +21,8 @@ from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.streams import Key
 
-N, DIM, COMPONENTS = 2 * CHUNK + 777, 5, 16  # pruned from the second draw on
-DRAWS = 3
+N, DIM, COMPONENTS = 2 * CHUNK + 77, 5, 16  # the second draw is pruned
+DRAWS = 2
 Drawn = tuple[list[Stats], npt.NDArray[np.int32]]
 Change = Callable[[], None]
 
@@ -100,8 +100,10 @@ def assert_as_expected(engine: CudaEngine, got: list[list[Stats]], want: list[Dr
         np.testing.assert_array_equal(engine.labels(chain), labels)
 
 
-@pytest.mark.parametrize("devices", [[0], [0, 1], [2, 0, 1], list(range(8))])
-@pytest.mark.parametrize("order", [0, 5])
+@pytest.mark.parametrize(
+    "devices", [[0], pytest.param([0, 1], marks=pytest.mark.slow), [2, 0, 1], list(range(8))]
+)
+@pytest.mark.parametrize("order", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_two_passes_at_a_time_have_the_same_bits(
     emulated_devices: Emulate, together: Together, devices: list[int], order: int
 ) -> None:
@@ -136,7 +138,7 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
         "1:cuEventElapsedTime:5",
         "2:cuMemcpyDtoHAsync:4",
         "0:cuEventRecord:20",
-        "1:cuLaunchKernel:25,2:cuStreamWaitEvent:9",
+        "1:cuLaunchKernel:25,2:cuLaunchKernel:29",
     ],
 )
 def test_the_others_take_over_two_passes(
@@ -171,7 +173,7 @@ def test_chunks_move_while_two_passes_are_in_progress(emulated_devices: Emulate,
     engine = CudaEngine(case()[0], devices=[0, 1])
 
     def move() -> None:
-        if together.pairs == 2:
+        if together.pairs == 1:
             engine._shares = {0: [2], 1: [0, 1]}
 
     together.change = move

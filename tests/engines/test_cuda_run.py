@@ -15,6 +15,7 @@ from dpmix import open_run
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.errors import EngineError
 from dpmix.runs.bem import run_bem
 from dpmix.runs.coarseness import choice_of
@@ -97,6 +98,15 @@ def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Pat
     np.testing.assert_allclose(cuda.trace["log_posterior"], cpu.trace["log_posterior"], rtol=1e-6)
     np.testing.assert_allclose(cuda.weights, cpu.weights, atol=1e-4)
     np.testing.assert_allclose(cuda.means, cpu.means, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
+def test_passes_of_two_chains_at_a_time_leave_the_draws_as_they_are(
+    many: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CudaEngine.passes_at_once == 2
+    monkeypatch.setattr(CudaEngine, "passes_at_once", 1)
+    assert_identical(whole, run_mcmc(on_cuda(many, tmp_path / "run.h5", 0)).path)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def sources(target: str) -> list[tuple[Path, list[str]]]:
     """Return the files for a system, each with its own flags; sweep.cpp for each set."""
     other = CPU / ("pages_posix.cpp" if "windows" in target else "pages_windows.cpp")
     once = [path for path in sorted(CPU.glob("*.cpp")) if not path.name.startswith("module")]
-    once.append(KERNELS / "cuda_commands.cpp")
+    once += [KERNELS / "cuda_commands.cpp", KERNELS / "cuda_passes.cpp"]
     found: list[tuple[Path, list[str]]] = [
         (path, []) for path in once if path not in (other, CPU / "sweep.cpp")
     ]

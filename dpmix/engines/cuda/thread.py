@@ -32,34 +32,28 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.line, self._entries = _cuda_commands.Line(), entries()
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], bool]]
         self._tasks = SimpleQueue()
         Thread(target=self._work, name=name, daemon=True).start()
 
-    def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Queue a task and return a future of its result."""
+    def submit(self, task: Callable[..., T], *arguments: Any, last: bool = False) -> Future[T]:
+        """Queue a task and return a future of its result; the thread ends with the last task."""
         future: Future[T] = Future()
-        self._tasks.put((future, task, arguments))
+        self._tasks.put((future, task, arguments, last))
         self.line.call()
         return future
 
-    def stop(self) -> None:
-        """End the thread after the tasks in its queue."""
-        self._tasks.put(None)
-        self.line.call()
-
-    def _next(self) -> tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None:
-        self.line.serve(self._entries)
-        return self._tasks.get()
-
     def _work(self) -> None:
-        while (item := self._next()) is not None:
-            future, task, arguments = item
+        last = False
+        # The last task is not followed by native code, which must not return while the interpreter ends.
+        while not last:
+            self.line.serve(self._entries)
+            future, task, arguments, last = self._tasks.get()
             try:
                 future.set_result(task(*arguments))
             except BaseException as error:
                 future.set_exception(error)
-            del item, future, task, arguments  # an idle thread keeps nothing alive
+            del future, task, arguments  # an idle thread keeps nothing alive
 
 
 class DeviceThread(ABC):
@@ -89,9 +83,7 @@ class DeviceThread(ABC):
 
     def close(self) -> Future[None]:
         """Free everything and end the thread; also after a failure."""
-        future = self._worker.submit(self._free)
-        self._worker.stop()
-        return future
+        return self._worker.submit(self._free, last=True)
 
     # The rest runs in the device's thread.
 
