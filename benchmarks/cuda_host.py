@@ -11,7 +11,7 @@ rounding sums.
 
 On a machine with fewer cores than devices, elapsed time is hardly less than processor time. The time on a
 machine with a core for each device is therefore derived: the processor time of the engine's thread, which is
-serial and includes all Python; and that of a device's thread, when all end at a time. It is the mean of the
+serial and includes all Python; and of a device's thread, when all end at a time. This is the mean of the
 threads, of their calls and their merging, since each merges its own sums, and its part of the rounding. Waits
 for other threads at a slice of the sums, the memory's bandwidth and the waking of a thread are not in it.
 """

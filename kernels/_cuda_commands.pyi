@@ -27,7 +27,7 @@ def busy(milliseconds: npt.NDArray[np.float32]) -> tuple[float, float]:
     """
 
 class Line:
-    """What the thread of a device has to do: its parts of passes, and tasks of Python."""
+    """The work of the thread of a device: its parts of passes, and tasks of Python."""
 
     def __init__(self) -> None: ...
     def call(self) -> None:

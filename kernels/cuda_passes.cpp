@@ -92,7 +92,7 @@ void Pass::end(const Word* entries, std::size_t device, Outcome so_far) {
     leave();
 }
 
-// Adds the sums of a device to those of the pass.
+// Adds the sums of a device to the sums of the pass.
 void Pass::merge(std::size_t device) {
     const Program& program = *programs_[device];
     const std::size_t n_devices = programs_.size(), n = program.n_sums / 4;

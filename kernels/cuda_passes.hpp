@@ -57,7 +57,7 @@ Busy busy_of(const float* milliseconds, std::size_t n);
 // A pass in progress on several devices.
 class Pass : public std::enable_shared_from_this<Pass> {
    public:
-    // values: those of the holes. The sums are the state [4, n], or values [n] if n_sums is a quarter of a
+    // values: for the holes. The sums are the state [4, n], or values [n] if n_sums is a quarter of a
     // program's; a single program's are copied.
     Pass(std::vector<std::shared_ptr<Program>> programs, std::vector<Word> values, std::size_t n_sums);
 

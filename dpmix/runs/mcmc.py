@@ -192,7 +192,7 @@ class _Passes:
         return stats, self._seconds_since(started)
 
     def _seconds_since(self, started: float) -> float:
-        """Return the seconds of a pass that ends now, without those of passes that ended before."""
+        """Return the seconds from the start of a pass, or the end of the pass before if later, to now."""
         with self._lock:
             now = time.perf_counter()
             seconds, self._ended = now - max(started, self._ended), now

@@ -227,7 +227,7 @@ def test_without_memory_for_a_second_pass_they_are_made_in_turn(
 
 
 def test_a_pass_that_is_interrupted_ends(emulated_devices: Emulate) -> None:
-    """As by Ctrl-C. Its memory is free for the next pass."""
+    """Ctrl-C does this. Its memory is free for the next pass."""
     events, mixture, _ = case()
     engine = CudaEngine(events, devices=[0])
     engine.draw_labels(mixture, Key(1, 0, 0))

@@ -263,7 +263,7 @@ class CudaPasses(Fleet):
         finally:  # also after Ctrl-C
             self._flights.end(flight)
         with self._flights.turn:
-            if not self._landed(flight, shares):  # its labels may be those of this draw or of the last one
+            if not self._landed(flight, shares):  # its labels may be of this draw or of the last one
                 return self._label_now(replace(work, last=None), rounded=rounded)
             self._note_labels(work, shares)
         sums = flight.native.sums()

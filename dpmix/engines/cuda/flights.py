@@ -17,7 +17,7 @@ Lists = dict[int, tuple[_cuda_commands.Line, _cuda_commands.Program]]
 
 
 class Shape(NamedTuple):
-    """What the list of a device depends on, other than its share and its chunks' memory.
+    """Properties of a pass that the list of a device depends on, with its share and the memory there.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a device says of its part of a pass; see kernels/cuda_passes.hpp."""
+    """The end of a device's part of a pass; see kernels/cuda_passes.hpp."""
 
     error: int
     operation: int

@@ -122,7 +122,7 @@ class BatchResults:
     ----------
     marks : LaneEvents
     milliseconds : float32 [4]
-        Of these events, since the start of the pass.
+        Times of these events since the start of the pass.
     tallies : uint32 [3 slots]
         By slot: `work`, uint64, multiply-adds of a pruned draw; then `far_counts`.
     """

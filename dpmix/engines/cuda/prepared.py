@@ -21,7 +21,7 @@ def prepare(calls: BatchCalls, shape: Shape, context: int) -> _cuda_commands.Pro
     Parameters
     ----------
     calls : BatchCalls
-        Of a draw or an E step; of its mixture, only the size is used.
+        For a draw or an E step; only the size of its mixture is used.
     shape : Shape
     context : int
         Handle of the device's context.

@@ -1,4 +1,4 @@
-"""What each pass in progress has for itself on a CUDA device: mixture, sums, and results of batches."""
+"""Memory that each pass in progress has for itself on a CUDA device: mixture, sums, results of batches."""
 
 from __future__ import annotations
 
