@@ -83,6 +83,8 @@ class Counted:
 @pytest.fixture
 def counted(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> Counted:
     emulated_devices(8)
+    # Threads ask for the end of a pass, which is not counted; with fewer cores they wait, which is a call.
+    monkeypatch.setattr("dpmix.engines.cuda.devices.usable_cores", lambda: 8)
     return Counted(monkeypatch)
 
 
@@ -115,7 +117,7 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
 
 
 def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
-    """One list starts it and one reads the times. The native thread makes the context current meanwhile."""
+    """One list starts it and one reads the times."""
     events, mixture = problem(2 * CHUNK - 5, 6, 16)
     engine = CudaEngine(events, devices=[0])
     keys = iter(range(100))
@@ -128,7 +130,7 @@ def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
         calls = counted.of(work, 1)
         assert calls.lists == 2
         assert calls.in_lists > 35
-        assert calls.all - calls.in_lists == 2
+        assert calls.all == calls.in_lists
     engine.close()
 
 

@@ -15,6 +15,7 @@ from engine_contract import assert_same_stats, halves, problem
 
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.flights import Flight, Flights
+from dpmix.engines.cuda.work import Pass
 from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.mixture import Mixture, Stats
@@ -247,3 +248,22 @@ def test_a_pass_that_is_interrupted_ends(emulated_devices: Emulate) -> None:
         engine.labels()
     assert_same_stats(engine.draw_labels(mixture, Key(1, 0, 0)), expected()[0][0][0])
     engine.close()
+
+
+def test_passes_end_in_any_order() -> None:
+    class Ended:
+        def wait(self) -> None:
+            pass
+
+    flights, events = Flights(), case()[0]
+    started = []
+    for _ in range(2):
+        work = Pass(np.zeros((2, 12)), key=Key(1, 0, 0))
+        slot = flights.take_slot()
+        started.append(Flight(work, [0], slot, Ended(), (events, events, events)))  # type: ignore[arg-type]
+    flights._flying += started
+    assert [flight.slot for flight in started] == [0, 1]
+    for flight in started[::-1]:
+        flights.end(flight)
+    assert flights._flying == []
+    assert flights.take_slot() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from threading import Condition
 from typing import NamedTuple
 
@@ -53,7 +54,8 @@ class Outcome(NamedTuple):
     copies_ms: float
 
 
-class Flight(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Flight:
     """A pass in progress.
 
     Attributes
