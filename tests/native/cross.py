@@ -1,6 +1,6 @@
 """Compile the native code for other systems with Zig's clang, any warning an error.
 
-``python tests/native/cross.py`` compiles the CPU engine and the list of CUDA calls, without the Python
+``python tests/native/cross.py`` compiles the CPU engine and the passes on GPUs, without the Python
 modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
 for Windows, and one for macOS.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
