@@ -29,7 +29,8 @@ struct Batch {
     Word tallies, n_slots, n_chunks, milliseconds;
 };
 
-// The part of one device in a pass. (The base class lets a thread without the interpreter release it.) Its memory belongs to one pass at a time.
+// The part of one device in a pass. Its memory belongs to one pass at a time. (The base class lets a thread without
+// the interpreter release it.)
 struct Program : std::enable_shared_from_this<Program> {
     std::vector<Word> start, after;  // calls up to the event `ended`, and those after it has happened
     std::vector<Hole> holes;         // of `start`
