@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import local
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.streams import Key
 
 N, DIM, COMPONENTS = 2 * CHUNK + 77, 5, 16  # the second draw is pruned
-DRAWS = 2
+DRAWS = 3  # the first two make lists, and wait for the pass of the other chain
 Drawn = tuple[list[Stats], npt.NDArray[np.int32]]
 Change = Callable[[], None]
 
@@ -53,6 +54,8 @@ def expected(weights: SampleWeights | None = None) -> list[Drawn]:
 class Together:
     """Lets each of two threads wait, after the start of its pass, until the other one has started one, too.
 
+    Each has its own slot, so that lists are made once.
+
     Attributes
     ----------
     most : int
@@ -78,13 +81,25 @@ class Together:
                 flights.turn.wait_for(lambda: self.pairs > pairs, timeout=self.patience)
             return flight
 
+        def own_slot(flights: Flights) -> int:
+            chain = getattr(self._here, "chain", 0)
+            flights.turn.wait_for(lambda: chain in flights._free, timeout=60.0)
+            flights._free.remove(chain)
+            return int(chain)
+
         monkeypatch.setattr(Flights, "start", started)
-        self.patience = 20.0
+        monkeypatch.setattr(Flights, "take_slot", own_slot)
+        self.patience, self._here = 20.0, local()
 
     def draw(self, engine: CudaEngine) -> list[list[Stats]]:
         """Return the draws of both chains, made by two threads."""
+
+        def of_chain(chain: int) -> list[Stats]:
+            self._here.chain = chain
+            return draws(engine, chain)
+
         with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(lambda chain: draws(engine, chain), range(2)))
+            return list(threads.map(of_chain, range(2)))
 
 
 @pytest.fixture
@@ -136,10 +151,10 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
     "fail",
     [
         "0:cuLaunchKernel:8",
-        "1:cuEventElapsedTime:5",
-        "2:cuMemcpyDtoHAsync:4",
-        "0:cuEventRecord:20",
-        "1:cuLaunchKernel:25,2:cuLaunchKernel:29",
+        "1:cuEventElapsedTime:17",
+        "2:cuMemcpyDtoHAsync:10",
+        "0:cuEventRecord:28",
+        "1:cuLaunchKernel:37,2:cuLaunchKernel:47",
     ],
 )
 def test_the_others_take_over_two_passes(
