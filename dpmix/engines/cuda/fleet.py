@@ -160,7 +160,7 @@ class Fleet:
         return sums.total
 
     def _lists(self, work: Pass, shape: Shape) -> Lists | None:
-        """Return the line of each device that has a share, and its list of calls; None if one has no list."""
+        """Return the line and the list of calls of each device that has a share; None if one has no list."""
         owners = {number: self._devices[number] for number, share in self._shares.items() if share}
         found = {number: device.prepared(shape, self._shares[number]) for number, device in owners.items()}
         missing = [number for number, program in found.items() if program is None]
@@ -170,7 +170,7 @@ class Fleet:
             making = {n: owners[n].submit(owners[n].prepare, work, shares[n], shape) for n in missing}
             found |= dict.fromkeys(missing) | self._collected(making)
         lists = {n: (owners[n].line, program) for n, program in found.items() if program is not None}
-        return lists if len(lists) == len(owners) else None
+        return lists if lists and len(lists) == len(owners) else None
 
     def _landed(self, flight: Flight, shares: dict[int, list[int]]) -> bool:
         """Note what the devices say of a pass that has ended; return False if it must be made again."""
