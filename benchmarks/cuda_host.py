@@ -5,32 +5,39 @@
 
 The devices are idle: launches and copies end at once, and memory is zero. What remains is the host's work:
 packing the mixture, queueing, waiting, and merging sums. A call of the emulated driver is a function call; a
-real driver takes some microseconds for it. Times are processor time of all threads, and elapsed time; minima
-over passes. Draws are pruned. The parts are the processor time in the threads of the
-devices, and of merging and rounding their sums.
+real driver takes some microseconds for it. Draws are pruned. Times are minima over passes: processor time of
+all threads, elapsed time, and processor time of the threads of all devices together, and of merging and
+rounding sums.
+
+On a machine with fewer cores than devices, elapsed time is hardly less than processor time. The time on a
+machine with a core for each device is therefore derived: the processor time of the engine's thread, which is
+serial and includes all Python; and of a device's thread, when all end at a time. This is the mean of the
+threads, of their calls and their merging, since each merges its own sums, and its part of the rounding. Waits
+for other threads at a slice of the sums, the memory's bandwidth and the waking of a thread are not in it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from mixtures import sample
 from record import write_results
 from threadpoolctl import threadpool_limits
 
-from dpmix.engines import cohort_sums, exact
+from dpmix.engines import exact
 from dpmix.engines.cuda.engine import CudaEngine
-from dpmix.kernels.layout import CHUNK
+from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.streams import Key
 
 DIM, N_COMPONENTS = 14, 256
 SHAPES = [(4, 1), (16, 1), (64, 1), (64, 2), (64, 4), (64, 8)]
 """Resident chunks and devices."""
 PASSES = 200
+TOP = 1.5 * 2.0**52  # of sums (dpmix.engines.exact)
 
 
 def calls_of(work: Callable[[], object], n_devices: int) -> int:
@@ -41,42 +48,46 @@ def calls_of(work: Callable[[], object], n_devices: int) -> int:
     return sum(count(number) for number in range(n_devices)) - before
 
 
-def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the least processor and elapsed milliseconds of a pass."""
+def timed(work: Callable[[], object], n_devices: int) -> dict[str, float]:
+    """Return the least milliseconds of a pass, of each kind of time."""
+    of_devices = {f"cuda-{number}" for number in range(n_devices)}
+    clocks = [
+        time.pthread_getcpuclockid(thread.ident or 0)
+        for thread in threading.enumerate()
+        if thread.name in of_devices
+    ]
+
+    def now() -> np.ndarray:
+        in_threads = sum(map(time.clock_gettime, clocks))
+        return np.array([time.process_time(), time.perf_counter(), time.thread_time(), in_threads])
+
     found = []
     for _ in range(PASSES):
-        began, used = time.perf_counter(), time.process_time()
+        before = now()
         work()
-        found.append((1e3 * (time.process_time() - used), 1e3 * (time.perf_counter() - began)))
-    return tuple(min(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+        found.append(1e3 * (now() - before))
+    names = "processor", "elapsed", "serial", "threads"
+    return dict(zip(names, np.min(found, axis=0).tolist(), strict=True))
 
 
-def spent(owner: Any, name: str, work: Callable[[], object]) -> float:
-    """Return the least processor milliseconds of a pass that a function takes, in all threads."""
-    function, seconds, sums = getattr(owner, name), list[float](), list[float]()
-
-    def measured(*arguments: object) -> object:
+def sums_of(n: int, n_devices: int) -> tuple[float, float]:
+    """Return the least milliseconds of merging the sums of one device, and of rounding all sums."""
+    states = np.zeros((n_devices, 4, n))
+    states[:, 0] = TOP
+    merging, rounding = [], []
+    for _ in range(PASSES):
+        for state in states[1:]:
+            began = time.thread_time()
+            exact.merge(states[0], state)
+            merging.append(time.thread_time() - began)
         began = time.thread_time()
-        try:
-            return function(*arguments)
-        finally:
-            seconds.append(time.thread_time() - began)
-
-    setattr(owner, name, measured)
-    try:
-        for _ in range(PASSES):
-            seconds.clear()
-            work()
-            sums.append(1e3 * sum(seconds))
-    finally:
-        setattr(owner, name, function)
-    return min(sums)
+        exact.values(states[0])
+        rounding.append(time.thread_time() - began)
+    return (1e3 * min(merging), 1e3 * min(rounding)) if merging else (0.0, 0.0)
 
 
 def measure(n_chunks: int, n_devices: int) -> dict[str, float | int]:
     """Milliseconds and calls of a pass."""
-    from dpmix.engines.cuda.device import CudaDevice
-
     data = sample(CHUNK, DIM, N_COMPONENTS, "mix")
     mixture, key = data.now.mixture(), Key(1, 0, 1)
     engine = CudaEngine(np.tile(data.events, (n_chunks, 1)), devices=list(range(n_devices)))
@@ -89,11 +100,18 @@ def measure(n_chunks: int, n_devices: int) -> dict[str, float | int]:
         ):
             work()  # events and lanes come to the devices
             for device in engine._devices.values():
-                device._memory.state_here.fill(1.5 * 2.0**52)  # sums are merged sooner where all are zero
+                # Sums are merged sooner where all are zero.
+                device._memory.slot(0).state_here.fill(TOP)  # type: ignore[union-attr]
+            work()  # a pruned draw
             found[f"{name}_calls"] = calls_of(work, n_devices)
-            found[f"{name}_processor_ms"], found[f"{name}_elapsed_ms"] = timed(work)
-            found[f"{name}_threads_ms"] = spent(CudaDevice, "serve", work)
-            found[f"{name}_sums_ms"] = spent(cohort_sums, "add", work) + spent(exact, "values", work)
+            times = timed(work, n_devices)
+            merge, rounding = sums_of(N_COMPONENTS * Layout(DIM).n_moments + 1, n_devices)
+            times["sums"] = (n_devices - 1) * merge + rounding
+            # The first device copies its sums; all others merge theirs.
+            calls = (times["threads"] - times["sums"]) / n_devices
+            times["longest"] = calls + merge + rounding / n_devices
+            times["derived"] = times["serial"] + times["longest"]
+            found |= {f"{name}_{what}_ms": milliseconds for what, milliseconds in times.items()}
         return found
     finally:
         engine.close()

@@ -40,10 +40,31 @@ def host(name: str = "cuda_host") -> str:
     for row in read_results(name)["results"]:
         cells = [row["chunks"], row["devices"]]
         for of in ("draw", "expect"):
-            times = (f"{row[f'{of}_{what}_ms']:.2f}" for what in ("processor", "threads", "sums", "elapsed"))
-            cells += [row[f"{of}_calls"], *times]
+            cells += [row[f"{of}_calls"], *times_of(row, of, "processor", "threads", "sums", "elapsed")]
         rows.append(cells)
     return table(header, rows) + source(name, "dpmix", "pycuda")
+
+
+def critical_path(name: str = "cuda_host") -> str:
+    """Return the serial part of a pass, the longest thread of a device, and their sum (cuda_host.py)."""
+    header = ["devices"]
+    for of in ("draw", "E step"):
+        header += [f"{of}: engine's thread, ms", "longest thread of a device", "derived elapsed"]
+    most = max(row["chunks"] for row in read_results(name)["results"])
+    rows = [
+        [
+            row["devices"],
+            *(t for of in ("draw", "expect") for t in times_of(row, of, "serial", "longest", "derived")),
+        ]
+        for row in read_results(name)["results"]
+        if row["chunks"] == most
+    ]
+    return table(header, rows)
+
+
+def times_of(row: dict[str, float], of: str, *names: str) -> list[str]:
+    """Return the milliseconds of a row as text."""
+    return [f"{row[f'{of}_{what}_ms']:.2f}" for what in names]
 
 
 def source(name: str, *packages: str) -> str:

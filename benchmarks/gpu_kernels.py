@@ -73,7 +73,7 @@ class Stopwatch:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Time all launches of engines that are opened in this block."""
-        load, run = Kernels.load, _cuda_commands.run
+        load, run, start = Kernels.load, _cuda_commands.run, CudaEngine._start
 
         def noted(kernels: Kernels, name: str) -> None:
             load(kernels, name)
@@ -93,11 +93,14 @@ class Stopwatch:
 
         Kernels.load = noted  # type: ignore[method-assign]
         _cuda_commands.run = timed
+        # Lists of calls that are prepared once do not go through `run`.
+        CudaEngine._start = lambda *_, **__: None  # type: ignore[method-assign]
         try:
             yield
         finally:
             Kernels.load = load  # type: ignore[method-assign]
             _cuda_commands.run = run
+            CudaEngine._start = start  # type: ignore[method-assign]
 
     def time(self, launch: array[int], run: Callable[[array[int]], tuple[int, int]]) -> tuple[int, int]:
         """Time a launch of an engine's kernel; its context is current."""

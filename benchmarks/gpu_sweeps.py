@@ -3,7 +3,7 @@
     Stages of gpu.py.
 
 A sweep is the engine's pass and the host's draws of all parameters. Chains advance as in a run: while the
-host draws the parameters of one, the engine labels the events of another. A pass is timed alone, too, with
+host draws the parameters of one, the engine labels the events of others. A pass is timed alone, too, with
 the parts of it in which kernels ran and in which only copies did, by the device's events. Times are
 medians, by the host's clock.
 """
@@ -53,7 +53,7 @@ class Chains:
 
     def sweep(self, n_sweeps: int) -> float:
         """Make some sweeps of all chains in lockstep; return seconds per sweep of one chain."""
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(self.engine.passes_at_once) as pool:
             begin = time.perf_counter()
             passes = [pool.submit(self._label, number, 0) for number in range(len(self.states))]
             for iteration in range(1, n_sweeps + 1):

@@ -8,15 +8,15 @@
 namespace dpmix {
 namespace {
 
-constexpr int INVALID_VALUE = 1;                                      // CUDA_ERROR_INVALID_VALUE
-constexpr std::size_t LAUNCH_WORDS = 6;                               // before the arguments
-constexpr std::size_t MAX_ARGUMENTS = 64;                             // a mask has a bit for each
-constexpr Word FIXED_WORDS[N_OPERATIONS] = {0, 4, 4, 4, 2, 2, 1, 3};  // 0: any number
+constexpr int INVALID_VALUE = 1;                                         // CUDA_ERROR_INVALID_VALUE
+constexpr std::size_t LAUNCH_WORDS = 6;                                  // before the arguments
+constexpr std::size_t MAX_ARGUMENTS = 64;                                // a mask has a bit for each
+constexpr Word FIXED_WORDS[N_OPERATIONS] = {0, 4, 4, 4, 2, 2, 1, 3, 3};  // 0: any number
 
 void* pointer(Word word) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(word)); }
 
 template <class Entry>
-Entry entry(const Word* entries, Operation operation) {
+Entry entry(const Word* entries, Word operation) {
     return reinterpret_cast<Entry>(static_cast<std::uintptr_t>(entries[operation]));
 }
 
@@ -71,9 +71,12 @@ int run_one(const Word* entries, Word operation, const Word* words, std::size_t 
             return entry<Wait>(entries, WAIT)(pointer(words[0]), pointer(words[1]), 0);
         case SYNCHRONISE:  // event
             return entry<Synchronise>(entries, SYNCHRONISE)(pointer(words[0]));
-        default:  // ELAPSED: float of the host, first event, second event
+        case ELAPSED:  // float of the host, first event, second event
             return entry<Elapsed>(entries, ELAPSED)(static_cast<float*>(pointer(words[0])), pointer(words[1]),
                                                     pointer(words[2]));
+        default:  // COPY_HERE: to, from, bytes
+            std::memcpy(pointer(words[0]), pointer(words[1]), words[2]);
+            return 0;
     }
 }
 
@@ -94,6 +97,23 @@ Outcome run_commands(const Word* entries, const Word* words, std::size_t n) {
     for (std::size_t at = 0; at < n && !last.error; at += 2 + words[at + 1])
         last = {run_one(entries, words[at], words + at + 2, words[at + 1]), words[at]};
     return last;
+}
+
+int query_event(const Word* entries, Word event) {
+    return entry<int (*)(void*)>(entries, QUERY)(pointer(event));
+}
+
+int synchronise_event(const Word* entries, Word event) {
+    return entry<int (*)(void*)>(entries, SYNCHRONISE)(pointer(event));
+}
+
+int push_context(const Word* entries, Word context) {
+    return entry<int (*)(void*)>(entries, PUSH)(pointer(context));
+}
+
+void pop_context(const Word* entries) {
+    void* popped = nullptr;
+    entry<int (*)(void**)>(entries, POP)(&popped);
 }
 
 }  // namespace dpmix

@@ -10,7 +10,23 @@ namespace dpmix {
 
 using Word = std::uint64_t;
 
-enum Operation : Word { LAUNCH, COPY_UP, COPY_DOWN, FILL, RECORD, WAIT, SYNCHRONISE, ELAPSED, N_OPERATIONS };
+// COPY_HERE copies host memory to host memory, without the driver. The last three are not for lists.
+enum Operation : Word {
+    LAUNCH,
+    COPY_UP,
+    COPY_DOWN,
+    FILL,
+    RECORD,
+    WAIT,
+    SYNCHRONISE,
+    ELAPSED,
+    COPY_HERE,
+    N_OPERATIONS,
+    QUERY = N_OPERATIONS,
+    PUSH,
+    POP,
+    N_ENTRIES
+};
 
 struct Outcome {
     int error;  // of the driver; 0: none
@@ -22,5 +38,16 @@ void check_commands(const Word* words, std::size_t n);
 
 // Runs checked commands up to one that fails; entries: addresses of the driver's functions, by operation.
 Outcome run_commands(const Word* entries, const Word* words, std::size_t n);
+
+// Asks for an event: an error of the driver; 0: it has happened; NOT_READY.
+constexpr int NOT_READY = 600;
+int query_event(const Word* entries, Word event);
+
+// Waits for an event.
+int synchronise_event(const Word* entries, Word event);
+
+// Makes a context current in this thread, and the one before it.
+int push_context(const Word* entries, Word context);
+void pop_context(const Word* entries);
 
 }  // namespace dpmix

@@ -37,6 +37,11 @@ class Engine(Protocol):
         """
         ...
 
+    @property
+    def passes_at_once(self) -> int:
+        """Label draws that may be made at a time, of different chains, each in a thread of its own."""
+        ...
+
     def draw_labels(self, mixture: Mixture, key: Key) -> Stats:
         """Draw every label (Gibbs step 1) and sum the statistics of the events by label."""
         ...

@@ -44,6 +44,8 @@ class CohortSums(NamedTuple):
 class CohortSummingEngine(ABC):
     """An engine (`dpmix.engines.base.Engine`) whose passes return `CohortSums`."""
 
+    passes_at_once = 1
+
     @abstractmethod
     def draw_sums(self, mixture: Mixture, key: Key) -> CohortSums:
         """Draw every label and return the sums of the events by label."""

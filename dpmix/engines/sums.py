@@ -24,6 +24,8 @@ class SummingEngine(ABC):
     as the sums of one engine with all data.
     """
 
+    passes_at_once = 1
+
     @abstractmethod
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         """Draw every label and return the state of the sums, float64 [4, K * N_MOMENTS + 1]."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from operator import add
 from pathlib import Path
+from threading import Lock
 from typing import Self
 
 import numpy as np
@@ -155,15 +156,16 @@ class _Sweep:
 
 
 class _Passes:
-    """Passes of the engine over the events, one at a time, in a thread of their own.
+    """Passes of the engine over the events, each in a thread: as many at a time as the engine makes.
 
     A context manager; at its end, passes that have not started are cancelled.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        # One thread: an engine makes one pass at a time, and each pass already has all cores or devices.
-        self._thread = ThreadPoolExecutor(1, "engine")
+        # Each pass already has all cores or devices; with two, devices have work while the host reads sums.
+        self._threads = ThreadPoolExecutor(session.engine.passes_at_once, "engine")
+        self._ended, self._lock = 0.0, Lock()
         self._started: dict[int, Future[tuple[Stats, float]]] = {}
 
     def start(self, number: int, chain: _Chain) -> None:
@@ -171,7 +173,7 @@ class _Passes:
         # The mixture is computed here, not between two passes, so that the engine works meanwhile.
         mixture = mixture_for_pass(self._session, chain.state, chain.order)
         key = Key(self._session.config.seed, number, chain.state.iteration + 1)
-        self._started[number] = self._thread.submit(self._draw_labels, mixture, key)
+        self._started[number] = self._threads.submit(self._draw_labels, mixture, key)
 
     def result(self, number: int) -> tuple[Stats, float]:
         """Wait for a chain's pass, and return its statistics and its seconds."""
@@ -179,7 +181,7 @@ class _Passes:
 
     def divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         """Divide the events of a chain whose pass has ended, after the passes started before."""
-        return self._thread.submit(self._divide, split, mixture, key).result()
+        return self._threads.submit(self._divide, split, mixture, key).result()
 
     def _divide(self, split: SplitAssignment, mixture: Mixture, key: Key) -> tuple[Stats, Array]:
         with engine_pass(self._session):
@@ -189,13 +191,20 @@ class _Passes:
         started = time.perf_counter()
         with engine_pass(self._session):
             stats = self._session.engine.draw_labels(mixture, key)
-        return stats, time.perf_counter() - started
+        return stats, self._seconds_since(started)
+
+    def _seconds_since(self, started: float) -> float:
+        """Return the seconds from the start of a pass, or the end of the pass before if later, to now."""
+        with self._lock:
+            now = time.perf_counter()
+            seconds, self._ended = now - max(started, self._ended), now
+        return seconds
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
 
 def _lockstep(

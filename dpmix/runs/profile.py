@@ -39,7 +39,7 @@ class Profile:
         self._closed = {"kernels": 0.0, "copies": 0.0}  # of engines that are closed
         self._lock = Lock()
         self._since = clock()
-        self._passing = False
+        self._passing = 0  # passes in progress
         self._span = "other"
 
     @contextmanager
@@ -53,12 +53,12 @@ class Profile:
 
     @contextmanager
     def engine_pass(self) -> Iterator[None]:
-        """Count a pass of the engine inside, in any thread; one at a time."""
-        self._turn(passing=True)
+        """Count a pass of the engine inside, in any thread; several at a time count once."""
+        self._turn(more_passes=1)
         try:
             yield
         finally:
-            self._turn(passing=False)
+            self._turn(more_passes=-1)
 
     def add_engine(self, seconds: Mapping[str, float]) -> None:
         """Add `Engine.seconds` of an engine that is closed before the run ends."""
@@ -81,11 +81,11 @@ class Profile:
         spent = {"kernels": kernels, "copies": copies, "passes": passes - kernels - copies, **measured}
         return {name: self._earlier.get(name, 0.0) + spent[name] for name in SPANS}
 
-    def _turn(self, *, span: str | None = None, passing: bool | None = None) -> None:
+    def _turn(self, *, span: str | None = None, more_passes: int = 0) -> None:
         """Count the time since the last call, and set the activity from now on."""
         with self._lock:
             now = self._clock()
             self._measured["passes" if self._passing else self._span] += now - self._since
             self._since = now
             self._span = self._span if span is None else span
-            self._passing = self._passing if passing is None else passing
+            self._passing += more_passes

@@ -60,18 +60,18 @@ void Sums::add_each(std::size_t first, const double* numbers, std::size_t count)
     for (std::size_t i = 0; i < count; i++) add_any(numbers[i], c[i], c[n + i], c[2 * n + i], c[3 * n + i]);
 }
 
-void Sums::merge(const double* other) const {
+void Sums::merge(std::size_t first, std::size_t end, const double* other) const {
     constexpr std::size_t BLOCK = 16;
-    for (std::size_t first = 0; first < n; first += BLOCK) {
-        const std::size_t end = std::min(first + BLOCK, n);
+    for (std::size_t start = first; start < end; start += BLOCK) {
+        const std::size_t stop = std::min(start + BLOCK, end);
         bool same_tops = true;  // mostly; a NaN is unequal
-        for (std::size_t i = first; i < end; i++) same_tops &= state[i] == other[i];
+        for (std::size_t i = start; i < stop; i++) same_tops &= state[i] == other[i];
         if (!same_tops) {
-            merge_each(first, end, other);
+            merge_each(start, stop, other);
             continue;
         }
         for (std::size_t plane = n; plane < 4 * n; plane += n)
-            for (std::size_t i = plane + first; i < plane + end; i++) state[i] += other[i];
+            for (std::size_t i = plane + start; i < plane + stop; i++) state[i] += other[i];
     }
 }
 
@@ -92,8 +92,8 @@ void Sums::merge_each(std::size_t first, std::size_t end, const double* other) c
     }
 }
 
-void values_of(const double* state, std::size_t n, double* values) {
-    for (std::size_t i = 0; i < n; i++) {
+void values_of(const double* state, std::size_t n, std::size_t first, std::size_t end, double* values) {
+    for (std::size_t i = first; i < end; i++) {
         const double a0 = state[n + i], a1 = state[2 * n + i], a2 = state[3 * n + i];
         double high_error, low_error;
         const double low = two_sum(a1, a2, low_error), high = two_sum(a0, low, high_error);

@@ -32,14 +32,18 @@ struct Sums {
     // The same, one by one: for numbers that the top bins may not reach.
     void add_each(std::size_t first, const double* numbers, std::size_t count) const;
 
-    // Adds n other sums to these sums.
-    void merge(const double* other) const;
+    // Adds n other sums to these sums; or of these, the sums first, ..., end - 1.
+    void merge(const double* other) const { merge(0, n, other); }
+    void merge(std::size_t first, std::size_t end, const double* other) const;
 
-    // The same for the sums first, ..., end - 1, one by one: for any top bins.
+    // The same, one by one: for any top bins.
     void merge_each(std::size_t first, std::size_t end, const double* other) const;
 };
 
-// Writes the values [n] of sums.
-void values_of(const double* state, std::size_t n, double* values);
+// Writes the values [n] of sums; or of these, the values first, ..., end - 1.
+void values_of(const double* state, std::size_t n, std::size_t first, std::size_t end, double* values);
+inline void values_of(const double* state, std::size_t n, double* values) {
+    values_of(state, n, 0, n, values);
+}
 
 }  // namespace dpmix

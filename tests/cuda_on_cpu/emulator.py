@@ -33,7 +33,8 @@ def settings(
         Bytes of every device, or a list with one number for each; None: 4 GiB.
     fail
         "device:call:n", several separated by commas: the n-th call of that name on that device fails, and so
-        does every later call on it. The call "any" counts all calls. The count starts when this is set.
+        does every later call on it. The call "any" counts all calls but cuEventQuery. The count starts when
+        this is set.
     order
         Order of a block's threads: 0 forward, 1 reverse, more: the seed of a random order. With a random
         order, streams also progress by themselves.
@@ -73,7 +74,10 @@ def bytes_moved(device: int) -> tuple[int, int]:
 
 
 def waits(device: int) -> tuple[int, int]:
-    """Return the waits for events since the start of this process in which the thread spins, and sleeps."""
+    """Return the waits for events since the start of this process in which the thread spins, and sleeps.
+
+    A thread that asks for an event by cuEventQuery spins.
+    """
     count = load().dpmix_emulated_waits
     return count(device, 0), count(device, 1)
 
@@ -89,6 +93,6 @@ def faults(device: int) -> tuple[int, int]:
 
 
 def calls(device: int) -> int:
-    """Return the number of calls on a device since the setting `fail` changed."""
+    """Return the number of calls on a device, but cuEventQuery, since the setting `fail` changed."""
     count: int = load().dpmix_emulated_calls(device)
     return count

@@ -21,9 +21,11 @@ from dpmix.model.mixture import Stats
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
+COPY_HERE = 8  # the only command of a list that is no call of the driver
+
 
 class Calls(NamedTuple):
-    """Calls of the driver in a pass, by all devices."""
+    """Calls of the driver in a pass, by all devices, but cuEventQuery."""
 
     all: int
     in_lists: int  # by the native loop
@@ -35,18 +37,39 @@ class Counted:
     """Counts what passes ask of the driver, of emulated devices."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._counts, run = Counter[str](), _cuda_commands.run
+        self._counts, native = (
+            Counter[str](),
+            (_cuda_commands.run, _cuda_commands.Program, _cuda_commands.Pass),
+        )
+        run, make_program, make_pass = native
+        lists: dict[int, tuple[array[int], array[int]]] = {}
 
-        def counted(entries: array[int], words: array[int]) -> tuple[int, int]:
-            self._counts["lists"] += 1
-            at = 0
-            while at < len(words):
-                self._counts["in_lists"] += 1
-                self._counts["launches"] += words[at] == 0
-                at += 2 + words[at + 1]
+        def counted_run(entries: array[int], words: array[int]) -> tuple[int, int]:
+            self._count(words)
             return run(entries, words)
 
-        monkeypatch.setattr(_cuda_commands, "run", counted)
+        def noted(start: array[int], after: array[int], *others: Any) -> _cuda_commands.Program:
+            program = make_program(start, after, *others)
+            lists[id(program)] = start, after
+            return program
+
+        def counted_pass(lines: Any, programs: Any, *others: Any) -> _cuda_commands.Pass:
+            for program in programs:
+                for words in lists[id(program)]:
+                    self._count(words)
+            return make_pass(lines, programs, *others)
+
+        monkeypatch.setattr(_cuda_commands, "run", counted_run)
+        monkeypatch.setattr(_cuda_commands, "Program", noted)
+        monkeypatch.setattr(_cuda_commands, "Pass", counted_pass)
+
+    def _count(self, words: array[int]) -> None:
+        self._counts["lists"] += 1
+        at = 0
+        while at < len(words):
+            self._counts["in_lists"] += words[at] != COPY_HERE
+            self._counts["launches"] += words[at] == 0
+            at += 2 + words[at + 1]
 
     def of(self, work: Callable[[], object], n_devices: int) -> Calls:
         """Return the calls of a pass."""
@@ -60,6 +83,8 @@ class Counted:
 @pytest.fixture
 def counted(emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch) -> Counted:
     emulated_devices(8)
+    # Threads ask for the end of a pass, which is not counted; with fewer cores they wait, which is a call.
+    monkeypatch.setattr("dpmix.engines.cuda.devices.usable_cores", lambda: 8)
     return Counted(monkeypatch)
 
 
@@ -91,8 +116,8 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
     assert found[16, 8] == [Calls(*(8 * n for n in calls)) for calls in one]
 
 
-def test_few_calls_of_a_pass_hold_the_interpreter(counted: Counted) -> None:
-    """Two lists start two batches, two wait for them; PyCUDA reads the sums and makes the context current."""
+def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
+    """One list starts it and one reads the times."""
     events, mixture = problem(2 * CHUNK - 5, 6, 16)
     engine = CudaEngine(events, devices=[0])
     keys = iter(range(100))
@@ -103,9 +128,9 @@ def test_few_calls_of_a_pass_hold_the_interpreter(counted: Counted) -> None:
     for work in passes:
         work()
         calls = counted.of(work, 1)
-        assert calls.lists == 4
+        assert calls.lists == 2
         assert calls.in_lists > 35
-        assert calls.all - calls.in_lists <= 3
+        assert calls.all == calls.in_lists
     engine.close()
 
 

@@ -43,6 +43,7 @@ from dpmix.engines.cuda import engine as cuda
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.shares import ChunkQueue, interleaved_shares
 from dpmix.errors import DpmixError
+from dpmix.kernels import _cuda_commands
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
 
@@ -300,7 +301,7 @@ def test_memory_comes_back(emulated_devices: Emulate) -> None:
     del engine
     gc.collect()
     assert free_memory() == before
-    emulated_devices(fail="0:cuEventSynchronize:1")
+    emulated_devices(fail="0:cuEventElapsedTime:1")
     engine = CudaEngine(events)
     with pytest.raises(DpmixError, match="no CUDA device is left"):
         engine.draw_labels(mixture, Key(1, 0, 0))
@@ -374,7 +375,7 @@ def test_a_stopped_queue_has_no_chunks_left() -> None:
 
 
 def test_time_is_counted_once() -> None:
-    from dpmix.engines.cuda.passes import union_length
-
-    assert union_length([]) == 0.0
-    assert union_length([(3.0, 4.0), (0.0, 2.0), (1.0, 2.5), (1.1, 1.2)]) == 3.5
+    """Batches overlap; the times of each are its start, input on the device, results there, results here."""
+    times = np.array([[4.0, 5.0, 8.0, 9.0], [0.0, 1.0, 3.0, 3.5], [1.0, 2.0, 2.5, 3.25]], np.float32)
+    assert _cuda_commands.busy(times) == (2.0 + 3.0, 3.5 + 5.0 - 5.0)
+    assert _cuda_commands.busy(times[:0]) == (0.0, 0.0)

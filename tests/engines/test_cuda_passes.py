@@ -120,7 +120,7 @@ def test_a_division_of_far_events_is_done_again_with_the_exact_mixture() -> None
     away = replace(two, means=two.means + np.array([[-2e3, 0.0], [2e3, 0.0]] * 2))
     engine, cpu_engine, key = drawn(devices=[0]), CpuEngine(events), Key(1, 0, 1)
     cpu_engine.draw_labels(mixture, key)
-    assert not engine._devices[0]._has_far
+    assert not engine._devices[0].has_far
     size, rest = 4 * Layout(2).pack_dim * 4, 2 * 4 * 4
     with BytesMoved() as moved:
         first = engine.divide(SPLIT, away, key)

@@ -203,12 +203,12 @@ def test_a_chain_prunes_while_it_saves_work_and_tries_again() -> None:
     rule = PruningRule(True, layout, 128_000)
     whole = 1000 * 64 * (14 * 15 // 2 + 28)  # of 1,000 warps
     assert rule.share(64, [Account(1, 0.0, 0.0, whole)]) == 1.0
-    assert rule.last_labels(0, mixture) is not None
+    assert rule.last_labels(0, mixture, True) is not None
     rule.note(0, 64, [Account(1, 0.0, 0.0, int(0.9 * WORTH * whole))])
-    assert rule.last_labels(0, mixture) is not None
+    assert rule.last_labels(0, mixture, True) is not None
     rule.note(0, 64, [Account(1, 0.0, 0.0, int(1.1 * WORTH * whole))])
-    tries = [rule.last_labels(0, mixture) is not None for _ in range(RETRY)]
+    tries = [rule.last_labels(0, mixture, True) is not None for _ in range(RETRY)]
     assert tries == [False] * (RETRY - 1) + [True]
-    assert rule.last_labels(1, mixture) is not None  # each chain has its own state
-    assert PruningRule(False, layout, 10).last_labels(0, mixture) is None
-    assert PruningRule(True, Layout(4), 10).last_labels(0, mixture) is None
+    assert rule.last_labels(1, mixture, True) is not None  # each chain has its own state
+    assert PruningRule(False, layout, 10).last_labels(0, mixture, True) is None
+    assert PruningRule(True, Layout(4), 10).last_labels(0, mixture, True) is None

@@ -15,6 +15,7 @@ from dpmix import open_run
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
+from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.errors import EngineError
 from dpmix.runs.bem import run_bem
 from dpmix.runs.coarseness import choice_of
@@ -99,6 +100,15 @@ def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Pat
     np.testing.assert_allclose(cuda.means, cpu.means, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
+def test_passes_of_two_chains_at_a_time_leave_the_draws_as_they_are(
+    many: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CudaEngine.passes_at_once == 2
+    monkeypatch.setattr(CudaEngine, "passes_at_once", 1)
+    assert_identical(whole, run_mcmc(on_cuda(many, tmp_path / "run.h5", 0)).path)
+
+
 @pytest.mark.slow
 def test_stopped_and_resumed_on_other_devices_is_one_run(
     cuda_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
@@ -131,7 +141,7 @@ def test_a_device_that_dies_leaves_the_draws_as_they_are(
 def test_the_last_device_that_dies_stops_the_run_and_it_goes_on(
     emulated_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:
-    first, last = (35, 67) if kind == "mcmc" else (17, 33)  # a draw launches twice as many kernels
+    first, last = (51, 90) if kind == "mcmc" else (17, 33)  # after some passes
     emulated_devices(2, fail=f"0:cuLaunchKernel:{first},1:cuLaunchKernel:{last}")
     with pytest.raises(EngineError):
         RUNS[kind](on_cuda(many, tmp_path / "run.h5", 0, 1))

@@ -1,6 +1,6 @@
 """Compile the native code for other systems with Zig's clang, any warning an error.
 
-``python tests/native/cross.py`` compiles the CPU engine and the list of CUDA calls, without the Python
+``python tests/native/cross.py`` compiles the CPU engine and the passes on GPUs, without the Python
 modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
 for Windows, and one for macOS; all unrolled forms are compiled once, for the widest set.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
@@ -32,7 +32,7 @@ def sources(target: str) -> list[tuple[Path, list[str]]]:
     """Return the files for a system, each with its own flags; sweep.cpp for each set."""
     other = CPU / ("pages_posix.cpp" if "windows" in target else "pages_windows.cpp")
     once = [path for path in sorted(CPU.glob("*.cpp")) if not path.name.startswith("module")]
-    once.append(KERNELS / "cuda_commands.cpp")
+    once += [KERNELS / "cuda_commands.cpp", KERNELS / "cuda_passes.cpp"]
     found: list[tuple[Path, list[str]]] = [
         (path, []) for path in once if path not in (other, CPU / "sweep.cpp")
     ]

@@ -60,6 +60,19 @@ def test_what_the_host_does_during_a_pass_is_hidden_by_it() -> None:
     assert found == {**dict.fromkeys(SPANS, 0.0), **expected}
 
 
+def test_two_passes_at_a_time_count_once() -> None:
+    clock = Clock()
+    profile = Profile({}, clock)
+    with profile.engine_pass():
+        clock.now += 1.0
+        with profile.engine_pass():
+            clock.now += 2.0
+        clock.now += 4.0
+    clock.now += 8.0
+    found = profile.seconds({"kernels": 9.0})  # of the two, one after the other
+    assert found == {**dict.fromkeys(SPANS, 0.0), "kernels": 7.0, "other": 8.0}
+
+
 def test_time_counts_where_an_error_ends_it() -> None:
     clock = Clock()
     profile = Profile({}, clock)

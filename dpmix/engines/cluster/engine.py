@@ -82,6 +82,8 @@ class ClusterEngine:
     a worker is late, the others do its chunks.
     """
 
+    passes_at_once = 1
+
     def __init__(
         self,
         events: npt.NDArray[np.float32],

@@ -40,6 +40,7 @@ class CudaCohortEngine(CudaPasses, CohortSummingEngine):
         part of the run.
     """
 
+    passes_at_once = 1
     _by_sample = True
 
     def __init__(self, events: Floats, starts: Ints, **options: Unpack[CudaOptions]) -> None:

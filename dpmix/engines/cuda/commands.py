@@ -33,6 +33,10 @@ class Operation(IntEnum):
     WAIT = 5
     SYNCHRONISE = 6
     ELAPSED = 7
+    COPY_HERE = 8
+    QUERY = 9
+    PUSH = 10
+    POP = 11
 
 
 FUNCTIONS = {  # of the driver; the second name where a version has only that one
@@ -44,7 +48,21 @@ FUNCTIONS = {  # of the driver; the second name where a version has only that on
     Operation.WAIT: ("cuStreamWaitEvent",),
     Operation.SYNCHRONISE: ("cuEventSynchronize",),
     Operation.ELAPSED: ("cuEventElapsedTime", "cuEventElapsedTime_v2"),
+    Operation.QUERY: ("cuEventQuery",),
+    Operation.PUSH: ("cuCtxPushCurrent_v2",),
+    Operation.POP: ("cuCtxPopCurrent_v2",),
 }
+
+
+class Value(IntEnum):
+    """The values that a list of calls has places for: parts of a key, and addresses on the host."""
+
+    SEED = 0
+    CHAIN = 1
+    ITERATION = 2
+    ROWS = 3
+    EXACT_ROWS = 4
+    NOW = 5
 
 
 class Kernel(NamedTuple):
@@ -72,11 +90,11 @@ class Kernel(NamedTuple):
         return cls(handle, threads, len(arguments), wide)
 
 
-class Program(NamedTuple):
-    """Calls of the driver that can be made again with another key; `keys` has the places of keys."""
+class Calls(NamedTuple):
+    """Calls of the driver that can be made again; `holes` has pairs of a place in `words` and a `Value`."""
 
     words: array[int]
-    keys: list[int]
+    holes: array[int]
 
 
 class Commands:
@@ -87,7 +105,7 @@ class Commands:
     """
 
     def __init__(self) -> None:
-        self._words, self._keys = array("Q"), list[int]()
+        self._words, self._holes = array("Q"), array("Q")
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], stream: int, *arguments: Any) -> None:
         """List a launch.
@@ -99,8 +117,9 @@ class Commands:
         end = len(self._words) + kernel.n_arguments
         for argument in arguments:
             if isinstance(argument, Key):
-                self._keys.append(len(self._words))
-                self._words.extend(argument)
+                for value, word in enumerate(argument):
+                    self._holes.extend((len(self._words), value))
+                    self._words.append(word)
             else:
                 self._words.append(argument)
         if len(self._words) != end:
@@ -110,6 +129,12 @@ class Commands:
     def copy_up(self, to: Any, source: npt.NDArray[Any], stream: int) -> None:
         """List a copy of a contiguous array to the device."""
         self._words.extend((Operation.COPY_UP, 4, to, source.ctypes.data, source.nbytes, stream))
+
+    def copy_here(self, to: npt.NDArray[Any], value: Value) -> None:
+        """List a copy on the host that fills a contiguous array from an address given later."""
+        self._words.extend((Operation.COPY_HERE, 3, to.ctypes.data))
+        self._holes.extend((len(self._words), value))
+        self._words.extend((0, to.nbytes))
 
     def copy_down(self, to: npt.NDArray[Any], source: Any, stream: int) -> None:
         """List a copy from the device that fills a contiguous array."""
@@ -135,14 +160,14 @@ class Commands:
         """List that the time between two events is written to an array of one number."""
         self._words.extend((Operation.ELAPSED, 3, milliseconds.ctypes.data, first, second))
 
-    def finish(self) -> Program:
+    def finish(self) -> Calls:
         """Return the listed calls, and empty the list."""
-        program = Program(self._words, self._keys)
-        self._words, self._keys = array("Q"), []
-        return program
+        calls = Calls(self._words, self._holes)
+        self._words, self._holes = array("Q"), array("Q")
+        return calls
 
-    def run(self, program: Program | None = None, key: Key | None = None) -> None:
-        """Make the listed calls, then a program's calls with a key, up to one that fails; empty the list.
+    def run(self, calls: Calls | None = None, key: Key | None = None) -> None:
+        """Make the listed calls, then others with a key, up to one that fails; empty the list.
 
         Raises
         ------
@@ -150,14 +175,20 @@ class Commands:
             A call failed.
         """
         words = self.finish().words
-        if program is not None:
+        if calls is not None:
             if key is not None:
-                for place in program.keys:
-                    program.words[place : place + len(key)] = array("Q", key)
-            words.extend(program.words)
+                for place, value in zip(calls.holes[::2], calls.holes[1::2], strict=True):
+                    calls.words[place] = key[value]
+            words.extend(calls.words)
         code, operation = _cuda_commands.run(entries(), words)
         if code:
-            raise library.error(FUNCTIONS[Operation(operation)][0].removesuffix("_v2"), code)
+            raise failed(code, operation)
+
+
+def failed(code: int, operation: int) -> Exception:
+    """Return the exception of an operation that failed."""
+    error: Exception = library.error(FUNCTIONS[Operation(operation)][0].removesuffix("_v2"), code)
+    return error
 
 
 def float_bits(value: float) -> int:
@@ -167,5 +198,6 @@ def float_bits(value: float) -> int:
 
 @cache
 def entries() -> array[int]:
-    """Return the addresses of the driver's functions, by operation."""
-    return array("Q", [library.address(*FUNCTIONS[operation]) for operation in Operation])
+    """Return the addresses of the driver's functions, by operation; 0 where it has no part."""
+    names = [FUNCTIONS.get(operation) for operation in Operation]
+    return array("Q", [library.address(*each) if each else 0 for each in names])

@@ -15,9 +15,9 @@ from dpmix.system.cores import usable_cores
 log = logging.getLogger("dpmix")
 
 EVENTS_PER_DEVICE = 16 * CHUNK
-"""Fewest events of each device where all may be used. The host's work in a pass grows by some 0.25 ms with
-each device, and a pass with D = 14 and K = 256 over this many events keeps a GPU busy for 1.4 ms or more
-(docs/benchmarks/gpu.md). No machine with several GPUs has measured this."""
+"""Fewest events of each device where all may be used. The host's work in a pass grows by some 0.17 ms of
+processor time with each device, and a pass with D = 14 and K = 256 over this many events keeps a GPU busy for
+1.4 ms or more (docs/benchmarks/gpu.md). No machine with several GPUs has measured this."""
 
 
 class DeviceInfo(NamedTuple):

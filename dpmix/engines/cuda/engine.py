@@ -8,18 +8,14 @@ engine's except where a label's uniform lies within rounding of a step of the cu
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.engines import cohort_sums, exact
 from dpmix.engines.checks import (
     check_events,
     check_options,
@@ -31,22 +27,20 @@ from dpmix.engines.checks import (
 )
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort_sums import CohortSums
-from dpmix.engines.cuda.devices import available, chosen, describe, devices, warn_of_few_cores
+from dpmix.engines.cuda.devices import available, chosen, devices
+from dpmix.engines.cuda.fleet import Fleet, LabelsLost
+from dpmix.engines.cuda.flights import Flight, Shape
 from dpmix.engines.cuda.pruning import PruningRule
 from dpmix.engines.cuda.work import (
-    Account,
-    Deliver,
-    DeviceFailed,
+    SLOTS,
     Division,
     Labels,
+    LastLabels,
     MembershipWork,
     Pass,
     SampleParameters,
-    serve_all,
 )
-from dpmix.engines.shares import ChunkQueue, counts, interleaved_shares, pass_seconds
 from dpmix.engines.sums import SummingEngine, division_of, stats_of
-from dpmix.errors import DpmixError
 from dpmix.kernels import build
 from dpmix.kernels.layout import Layout
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, Stats
@@ -55,14 +49,12 @@ from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
 if TYPE_CHECKING:
-    from dpmix.engines.cuda.device import CudaDevice  # imports PyCUDA, which is optional
+    pass  # imports PyCUDA, which is optional
 
 __all__ = ["CudaEngine", "available", "chosen", "devices"]
 
 log = logging.getLogger("dpmix")
-
-FIRST_REBALANCE = 8  # passes before chunks may move between devices; then after 16, 32, ...
-WORTH = 1.1  # they move if that makes a pass this many times faster, because events move with them
+T = TypeVar("T")
 
 
 class Labelled(NamedTuple):
@@ -80,32 +72,6 @@ class Labelled(NamedTuple):
         return len(self.work.components)
 
 
-class LabelsLost(Exception):
-    """A device has failed in a division; the others do not have the labels of its chunks."""
-
-
-class SumsOfDevices:
-    """The sums of a pass, to which each device adds its own, in its thread and in any order.
-
-    Attributes
-    ----------
-    total : CohortSums or None
-        None before the first.
-    """
-
-    def __init__(self) -> None:
-        self.total: CohortSums | None = None
-        self._lock = Lock()
-
-    def add(self, own: CohortSums) -> None:
-        """Add the sums of a device, which keeps their memory."""
-        with self._lock:
-            if self.total is None:
-                self.total = own._replace(total=own.total.copy())
-            else:
-                cohort_sums.add(self.total, own)
-
-
 class CudaOptions(TypedDict, total=False):
     """Options of `CudaPasses`."""
 
@@ -117,7 +83,7 @@ class CudaOptions(TypedDict, total=False):
     weights: SampleWeights | None
 
 
-class CudaPasses:
+class CudaPasses(Fleet):
     """Passes over events on CUDA devices: the common part of `CudaEngine` and of the engine of samples.
 
     Parameters
@@ -159,6 +125,7 @@ class CudaPasses:
     when they are needed. A chain whose pass did not finish has no labels.
     """
 
+    passes_at_once = SLOTS
     _by_sample = False  # each sample has its own parameters and sums
 
     def __init__(
@@ -179,28 +146,21 @@ class CudaPasses:
         infos = chosen(devices, len(events))
         build.require((info.architecture for info in infos), int(events.shape[1]))
         self._n_events, self._n_channels = len(events), int(events.shape[1])
-        self._grid = ChunkGrid(starts)
         self._layout = Layout(self._n_channels)
-        per_block = self._layout.events_per_block
-        evaluated = int((-(-self._grid.sizes // per_block) * per_block).sum())  # by whole blocks
-        self._pruning = PruningRule(pruning, self._layout, evaluated)
-        self._names = {info.number: describe([info]) for info in infos}
-        self._devices: dict[int, CudaDevice] = {}
-        self._closing = weakref.finalize(self, close_devices, self._devices)
-        self._open_devices(
+        super().__init__(
+            infos,
             events,
+            ChunkGrid(starts),
             chunks_in_flight=chunks_in_flight,
             first_event=first_event,
             by_sample=self._by_sample,
             weight_floor=weight_floor,
             weights=weights,
         )
-        self._work_done = dict.fromkeys(self._devices, (0, 0.0))  # chunks and seconds of each device
-        self._shares = interleaved_shares(len(self._grid), dict.fromkeys(self._devices, 1.0))
-        self._passes, self._next_rebalance = 0, FIRST_REBALANCE
+        per_block = self._layout.events_per_block
+        evaluated = int((-(-self._grid.sizes // per_block) * per_block).sum())  # by whole blocks
+        self._pruning = PruningRule(pruning, self._layout, evaluated)
         self._labelled: dict[int, Labelled] = {}  # by chain
-        self._accounts: list[Account] = []  # of the latest pass
-        self._seconds = {"kernels": 0.0, "copies": 0.0}
 
     @property
     def n_events(self) -> int:
@@ -214,11 +174,6 @@ class CudaPasses:
     def info(self) -> dict[str, str | int | float | bool]:
         """Backend and devices, for logs and run files."""
         return {"backend": "cuda", "devices": ", ".join(self._names.values())}
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of all passes in which kernels ran, and in which only copies ran; mean over the devices."""
-        return dict(self._seconds)
 
     def memberships(self, mixture: Mixture, populations: Ints, start: int, stop: int) -> tuple[Floats, Array]:
         """Return membership probabilities float32 [M, P] and log densities float64 [M].
@@ -242,7 +197,8 @@ class CudaPasses:
             memberships[first - start : last - start] = rows[first - offset : last - offset]
             log_densities[first - start : last - start] = densities[first - offset : last - offset]
 
-        self._run(work, store, self._grid.covering(start, stop))
+        with self._flights.turn:
+            self._run(work, store, self._grid.covering(start, stop))
         return memberships, log_densities
 
     def labels(self, chain: int = 0) -> npt.NDArray[np.int32]:
@@ -259,51 +215,103 @@ class CudaPasses:
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
         labels = np.empty(self._n_events, np.int32)
-        while True:
-            self._restore_labels(chain)
-            shares = self._shares
-            for number, rows in self._read_labels(chain).items():
-                for chunk, row in zip(shares[number], rows, strict=True):
-                    first, end = self._grid.events(chunk)
-                    labels[first:end] = row[: end - first]
-            if shares is self._shares:  # no device has failed
-                return labels
+        with self._flights.turn:
+            while True:
+                self._restore_labels(chain)
+                shares = self._shares
+                for number, rows in self._read_labels(chain).items():
+                    for chunk, row in zip(shares[number], rows, strict=True):
+                        first, end = self._grid.events(chunk)
+                        labels[first:end] = row[: end - first]
+                if shares is self._shares:  # no device has failed
+                    return labels
 
     def close(self) -> None:
         """Free everything on the devices, and the labels; the engine cannot be used afterwards."""
         self._closing()
         self._labelled.clear()
 
-    def _open_devices(self, events: Floats, **options: Any) -> None:
-        from dpmix.engines.cuda.device import CudaDevice
-
-        blocking = warn_of_few_cores(len(self._names))
-        for number, name in self._names.items():
-            try:
-                self._devices[number] = CudaDevice(number, events, self._grid, blocking=blocking, **options)
-            except DeviceFailed as error:
-                self._closing()
-                raise DpmixError(f"CUDA device {name} cannot be used: {error}") from error
-
     def _packed(self, mixture: Mixture) -> tuple[Array, SampleParameters | None]:
         """Check a mixture and return its packed rows, and the parameters of samples that replace them."""
         return self._layout.pack(*checked_parameters(mixture, self._n_channels)), None
 
     def _label(self, mixture: Mixture, key: Key | None, *, rounded: bool = False) -> CohortSums:
-        """Draw every label, or do the E step, and return the sums: their state, or rounded."""
+        """Draw every label, or do the E step, and return the sums: their state, or rounded.
+
+        Two threads may do this at a time, for different chains: a device has the calls of one pass while the
+        host reads the sums of the other.
+        """
         self._usable()  # without a device, there are no shares
-        (components, samples), chain = self._packed(mixture), chain_of(key)
-        # Taken out until the pass has ended: after a failure, half-written labels must not pass for the
-        # labels of a draw.
-        before, shares, last = self._labelled.pop(chain, None), self._shares, None
-        if key is not None and before and before.n_components == len(components) and before.shares is shares:
-            last = self._pruning.last_labels(chain, mixture)
-        work = Pass(components, samples, key, chain)
-        sums = self._sum_up(replace(work, last=last), rounded=rounded)
-        if last:
-            self._pruning.note(chain, len(components), self._accounts)
-        self._labelled[chain] = Labelled(work, shares)
+        (components, samples), chain, flight = self._packed(mixture), chain_of(key), None
+        with self._flights.turn:
+            slot = self._flights.take_slot()
+            try:
+                # Taken out until the pass has ended: after a failure, half-written labels must not pass for
+                # the labels of a draw.
+                shares, before = self._shares, self._labelled.pop(chain, None)
+                work = Pass(components, samples, key, chain)
+                work = replace(work, last=self._last_labels(before, work, mixture))
+                flight = self._start(work, slot, rounded=rounded)
+            finally:
+                if flight is None:
+                    self._flights.give_slot(slot)
+            if flight is None:
+                known = shares is self._shares  # no device has failed
+                return self._label_now(work if known else replace(work, last=None), rounded=rounded)
+        try:
+            flight.wait()
+        finally:  # also after Ctrl-C
+            self._flights.end(flight)
+        with self._flights.turn:
+            if not self._landed(flight, shares):  # its labels may be of this draw or of the last one
+                return self._label_now(replace(work, last=None), rounded=rounded)
+            self._note_labels(work, shares)
+        sums = flight.native.sums()
+        return CohortSums(sums if rounded else sums.reshape(4, -1), {}, {})
+
+    def _last_labels(self, before: Labelled | None, work: Pass, mixture: Mixture) -> LastLabels | None:
+        """Return how a draw uses the labels of the chain's last pass; None for a dense draw or an E step."""
+        alike = before is not None and before.n_components == len(work.components)
+        if work.key is None or before is None or not alike or before.shares is not self._shares:
+            return None
+        return self._pruning.last_labels(work.chain, mixture, before.work.key is not None)
+
+    def _label_now(self, work: Pass, *, rounded: bool) -> CohortSums:
+        """Make a pass that replaces the chain's labels in the general form; return its sums."""
+        shares, sums = self._shares, self._sum_up(work, rounded=rounded)
+        self._note_labels(work, shares)
         return sums
+
+    def _note_labels(self, work: Pass, shares: dict[int, list[int]]) -> None:
+        """Note that a pass has replaced the labels of its chain."""
+        if work.last:
+            self._pruning.note(work.chain, len(work.components), self._accounts)
+        self._labelled[work.chain] = Labelled(replace(work, last=None), shares)
+
+    def _start(self, work: Pass, slot: int, *, rounded: bool) -> Flight | None:
+        """Start a pass over all chunks as lists of calls, prepared at the first pass of a kind.
+
+        None if it must be made in the general form: samples have their own mixtures, or a device has no room
+        for its events or a second pass, or has failed.
+        """
+        if self._by_sample:
+            return None
+        n_devices, last = sum(map(bool, self._shares.values())), work.last
+        shape = Shape(
+            work.chain,
+            len(work.components),
+            work.kernels,
+            last is not None and last.is_sorted,
+            last is not None and last.now is not None,
+            slot,
+            rounded and n_devices == 1,
+            any(device.has_far for device in self._devices.values()),
+        )
+        lists = self._lists(work, shape)
+        if lists is None:
+            return None
+        n_sums = len(work.components) * self._layout.n_moments + 1
+        return self._flights.start(work, slot, lists, n_sums if rounded else 4 * n_sums)
 
     def _divide(
         self, split: SplitAssignment, mixture: Mixture, key: Key, *, rounded: bool = False
@@ -316,10 +324,11 @@ class CudaPasses:
             raise ValueError(f"split: chain {key.chain} has no labels of {len(split.pairs)} components")
         table = np.stack([split.pairs, split.sides.astype(np.int32)])
         work = Pass(components, samples, key, key.chain, division=Division(table, split.word))
-        while True:
-            self._restore_labels(key.chain)
-            with suppress(LabelsLost):
-                return self._sum_up(work, rounded=rounded)
+        with self._flights.turn:
+            while True:
+                self._restore_labels(key.chain)
+                with suppress(LabelsLost):
+                    return self._sum_up(work, rounded=rounded)
 
     def _restore_labels(self, chain: int) -> None:
         """Draw the labels of a chain again if they are lost."""
@@ -332,102 +341,10 @@ class CudaPasses:
     def _read_labels(self, chain: int) -> dict[int, Labels]:
         """Return each device's labels of a chain, uint16 [chunks, CHUNK]; remove devices that fail."""
         usable = self._usable()
-        reading = {n: usable[n].submit(usable[n].labels, chain) for n, share in self._shares.items() if share}
-        wait(reading.values())
-        found = {}
-        for number, future in reading.items():
-            try:
-                found[number] = future.result()
-            except DeviceFailed as error:
-                self._remove(number, error)
-        return found
-
-    def _sum_up(self, work: Pass, *, rounded: bool) -> CohortSums:
-        """Do a pass over all chunks and return its sums. A device rounds them if it is the only one."""
-        alone = rounded and len(self._usable()) == 1
-        sums = self._run(replace(work, rounded=alone), None, range(len(self._grid)))
-        assert sums is not None  # each chunk is in the sums of a device
-        return sums._replace(total=exact.values(sums.total)) if rounded and not alone else sums
-
-    def _run(self, work: Pass, deliver: Deliver | None, chunks: range) -> CohortSums | None:
-        """Do the chunks of a pass; if devices fail, on those that are left.
-
-        Returns the sums. Memberships have none; they are delivered by chunk.
-
-        Raises
-        ------
-        LabelsLost
-            A device failed in a division.
-        """
-        self._usable()
-        shares = self._shares
-        queue = ChunkQueue(
-            {number: [chunk for chunk in share if chunk in chunks] for number, share in shares.items()},
-            self._grid.samples if self._by_sample else None,
+        self._flights.drain()
+        return self._collected(
+            {n: usable[n].submit(usable[n].labels, chain) for n, share in self._shares.items() if share}
         )
-        self._accounts = []
-        sums = SumsOfDevices()
-        serve_all(
-            queue,
-            self._usable,
-            lambda number, device: device.submit(
-                device.serve, work, shares[number], queue, deliver, sums.add
-            ),
-            self._note,
-            self._remove,
-        )
-        if queue.stopped:
-            raise LabelsLost
-        self._passes += 1
-        if self._passes == self._next_rebalance:
-            # Twice as late each time: speeds are then known better, and moving events costs as much as
-            # before.
-            self._next_rebalance *= 2
-            self._rebalance()
-        return sums.total
-
-    def _check_open(self) -> None:
-        if not self._closing.alive:
-            raise RuntimeError("the engine is closed")
-
-    def _usable(self) -> dict[int, CudaDevice]:
-        self._check_open()
-        if not self._devices:
-            raise DpmixError(f"no CUDA device is left: {self._reason}")
-        return self._devices
-
-    def _remove(self, number: int, error: Exception) -> None:
-        """Close a failed device."""
-        self._devices.pop(number).close()
-        self._shares = interleaved_shares(len(self._grid), self._speeds())
-        self._reason = f"device {self._names[number]} failed: {error}"
-        rest = "the others continue" if self._devices else "it was the last"
-        log.warning("CUDA %s; %s", self._reason, rest)
-
-    def _note(self, number: int, account: Account) -> None:
-        self._accounts.append(account)
-        self._seconds["kernels"] += account.kernels / len(self._devices)
-        self._seconds["copies"] += account.copies / len(self._devices)
-        chunks, seconds = self._work_done[number]
-        self._work_done[number] = chunks + account.chunks, seconds + account.kernels + account.copies
-
-    def _speeds(self) -> dict[int, float]:
-        """Return chunks per second of each device; the mean of the others for one without a chunk yet."""
-        done = [self._work_done[number] for number in self._devices]
-        usual = sum(chunks for chunks, _ in done) / (sum(seconds for _, seconds in done) or 1.0) or 1.0
-        return {
-            number: chunks / seconds if chunks else usual
-            for number, (chunks, seconds) in zip(self._devices, done, strict=True)
-        }
-
-    def _rebalance(self) -> None:
-        """Move chunks between devices if the measured speeds make that worthwhile."""
-        speeds = self._speeds()
-        shares = interleaved_shares(len(self._grid), speeds)
-        now, then = (pass_seconds(counts(each), speeds) for each in (self._shares, shares))
-        if now > WORTH * then:
-            self._shares = shares
-            log.info("CUDA devices: chunks redistributed: %s", counts(shares))
 
 
 class CudaEngine(CudaPasses, SummingEngine):
@@ -456,10 +373,3 @@ class CudaEngine(CudaPasses, SummingEngine):
 
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
         return self._divide(split, mixture, key).total
-
-
-def close_devices(devices: dict[int, CudaDevice]) -> None:
-    """Free the memory of devices, each in its own thread; wait at most 10 seconds for a pass in progress."""
-    closing = [device.close() for device in devices.values()]
-    devices.clear()
-    wait(closing, timeout=10.0)

@@ -27,8 +27,8 @@ class BatchLabels(NamedTuple):
         Device addresses of the labels, uint16 [slots, CHUNK], and of the places in each chunk by label.
     known : bool
         The chain's last pass has written the labels; they are copied from `here` first if that is an array.
-    is_sorted : bool
-        The order is the one of these labels.
+    has_order : bool
+        The order stays on the device with the labels.
     here : uint16 [slots, CHUNK], optional
         The labels on the host between passes.
     """
@@ -36,7 +36,7 @@ class BatchLabels(NamedTuple):
     at: int
     order_at: int
     known: bool = False
-    is_sorted: bool = False
+    has_order: bool = False
     here: Labels | None = None
 
     @property
@@ -57,16 +57,10 @@ class ChainLabels:
         Numbers of the device and the chain, for messages.
     n_chunks : int
         Chunks of the share.
-
-    Attributes
-    ----------
-    is_sorted : bool
-        The order on the device is the one of the labels.
     """
 
     def __init__(self, number: int, chain: int, n_chunks: int) -> None:
         self._number, self._chain, self._shape = number, chain, (n_chunks, CHUNK)
-        self.is_sorted = False
         self._here: Labels | None = None
         self._labels = allocate(n_chunks * CHUNK * BYTES)  # then the order
         if self._labels is None:
@@ -88,7 +82,7 @@ class ChainLabels:
         if self._here is not None:
             return scratch._replace(known=True, here=self._here[place : place + n_chunks])
         first = int(self._labels) + place * CHUNK * 2
-        return BatchLabels(first, first + self._shape[0] * CHUNK * 2, True, self.is_sorted)
+        return BatchLabels(first, first + self._shape[0] * CHUNK * 2, True, True)
 
     def read(self) -> Labels:
         """Return a copy of the labels, uint16 [chunks, CHUNK]."""
@@ -102,7 +96,7 @@ class ChainLabels:
     def leave_device(self) -> None:
         """Move the labels to the host, so that the device has more room."""
         labels = self.read()
-        self._labels, self.is_sorted = None, False
+        self._labels = None
         self._keep_here("needs the room of")[...] = labels
 
     def _keep_here(self, why: str) -> Labels:

@@ -11,7 +11,7 @@ import pycuda.driver as driver
 
 from dpmix.engines.cuda import library
 from dpmix.engines.cuda.allocation import cleared
-from dpmix.engines.cuda.commands import Commands, Program
+from dpmix.engines.cuda.commands import Calls, Commands, Value
 from dpmix.engines.cuda.labels import BatchLabels
 from dpmix.engines.cuda.work import Pass
 from dpmix.kernels.layout import CHUNK, EXTRAS, PARTS, SECTIONS, Layout
@@ -71,12 +71,26 @@ class HeldMixture:
 
     def send_exact(self, commands: Commands, rows: Array, stream: int) -> None:
         """List a copy of the mixture in float64."""
-        if self._exact_here is None:
-            self._exact_here = driver.pagelocked_empty(self._shape, np.float64)
-        here = self._exact_here[: len(rows)]
+        here = self._exact_rows_here(len(rows))
         here[...] = rows
         commands.copy_up(self.exact, here, stream)
         self.exact_at = int(self.exact)
+
+    def send_later(self, commands: Commands, n_components: int, exact: bool, stream: int) -> None:
+        """List copies of a mixture that is given later, as it is and in float64 if `exact`."""
+        here = self.rows_here[:n_components]
+        commands.copy_here(here, Value.ROWS)
+        commands.copy_up(self.rows, here, stream)
+        self.exact_at = int(self.exact) if exact else 0
+        if exact:
+            exact_here = self._exact_rows_here(n_components)
+            commands.copy_here(exact_here, Value.EXACT_ROWS)
+            commands.copy_up(self.exact, exact_here, stream)
+
+    def _exact_rows_here(self, n_components: int) -> Array:
+        if self._exact_here is None:
+            self._exact_here = driver.pagelocked_empty(self._shape, np.float64)
+        return self._exact_here[:n_components]
 
 
 class LaneEvents(NamedTuple):
@@ -101,6 +115,26 @@ class LaneEvents(NamedTuple):
         return cls(began, sent, computed, done)
 
 
+class BatchResults:
+    """Results of a batch of chunks in page-locked memory, and the events that time it.
+
+    Attributes
+    ----------
+    marks : LaneEvents
+    milliseconds : float32 [4]
+        Times of these events since the start of the pass.
+    tallies : uint32 [3 slots]
+        By slot: `work`, uint64, multiply-adds of a pruned draw; then `far_counts`.
+    """
+
+    def __init__(self, slots: int, marks: LaneEvents) -> None:
+        self.marks = marks
+        self.milliseconds = np.zeros(len(marks), np.float32)
+        self.tallies = driver.pagelocked_empty(slots * 3, np.uint32)
+        self.work = self.tallies[: slots * 2].view(np.uint64)
+        self.far_counts = self.tallies[slots * 2 :]
+
+
 class Lane:
     """A stream with room for a batch of `slots` chunks: scratch on the device and page-locked host memory.
 
@@ -115,7 +149,7 @@ class Lane:
         n_components: int,
         n_populations: int,
         *,
-        marks: LaneEvents,
+        results: BatchResults,
         mixture: HeldMixture,
         weighted: bool,
         by_sample: bool,
@@ -126,10 +160,9 @@ class Lane:
         n_sums = slots * n_sums_of_chunk(layout, n_components)
         self.stream = driver.Stream()
         self.queue: int = self.stream.handle
-        self.marks = marks
-        self.programs: dict[tuple[object, ...], Program] = {}  # by what they depend on
-        self.waiting: Program | None = None
-        self.milliseconds = np.zeros(len(marks), np.float32)  # of these events since the start of the pass
+        self.programs: dict[tuple[object, ...], Calls] = {}  # by what they depend on
+        self.waiting: Calls | None = None
+        self.results = results  # of the batch
         self.mixture = mixture
         self.chunks: list[int] = []  # of the current batch, all of one sample
         self.sample = 0
@@ -159,9 +192,6 @@ class Lane:
         if n_memberships:
             self.memberships_here = driver.pagelocked_empty(n_memberships, np.float32)
             self.log_densities_here = driver.pagelocked_empty((staged, CHUNK), np.float64)
-        self.tallies_here = driver.pagelocked_empty(slots * 3, np.uint32)
-        self.work_here = self.tallies_here[: slots * 2].view(np.uint64)
-        self.far_counts_here = self.tallies_here[slots * 2 :]
         if n_rows:
             self.rows_here = driver.pagelocked_empty(n_rows, np.float64)
         self._layout, self._staged = layout, staged

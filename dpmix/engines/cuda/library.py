@@ -1,6 +1,6 @@
 """Functions of the CUDA driver's library that PyCUDA does not offer.
 
-PyCUDA does not give the handles of kernels and events, which `dpmix.engines.cuda.commands` needs.
+PyCUDA does not give the handles of contexts, kernels and events, which `dpmix.engines.cuda.commands` needs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ def make_event(flags: int = 0) -> int:
     event = ctypes.c_void_p()
     _call("cuEventCreate", ctypes.byref(event), flags)
     return event.value or 0
+
+
+def current_context() -> int:
+    """Return a handle of the current context."""
+    context = ctypes.c_void_p()
+    _call("cuCtxGetCurrent", ctypes.byref(context))
+    return context.value or 0
 
 
 def load_module(code: bytes) -> int:

@@ -2,7 +2,9 @@
 
 A device has two lanes. Each is a stream with room for one batch of chunks. While the kernels of one lane run,
 the next events of the other lane are copied to the device, if they do not stay there. The lanes add their
-statistics to one state of the sums on the device, which the host reads once a pass.
+statistics to one state of the sums on the device, which the host reads once a pass. Two passes may be in
+progress: they share the lanes, in the order of their streams, and each has a slot for all else
+(`dpmix.engines.cuda.slot`).
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import numpy as np
 import pycuda.driver as driver
 
 from dpmix.engines.chunk_grid import ChunkGrid
-from dpmix.engines.cuda import library
 from dpmix.engines.cuda.allocation import allocate
 from dpmix.engines.cuda.labels import ChainLabels
-from dpmix.engines.cuda.lane import HeldMixture, Lane, LaneEvents, SortedEvents, n_log_sums, n_sums_of_chunk
-from dpmix.engines.cuda.work import DeviceFailed
+from dpmix.engines.cuda.lane import Lane, SortedEvents, n_log_sums, n_sums_of_chunk
+from dpmix.engines.cuda.slot import Slot, SlotEvents
+from dpmix.engines.cuda.work import SLOTS, DeviceFailed
+from dpmix.kernels import _cuda_commands
 from dpmix.kernels.layout import CHUNK, MAX_COMPONENTS, Layout
 from dpmix.model.mixture import Floats
 from dpmix.model.sample_weights import SampleWeights
@@ -58,13 +61,10 @@ class DeviceMemory:
     lanes : list of Lane
     batch, staged : int
         Chunks that a lane holds: resident, and others or with memberships.
-    state, state_here
-        The sums of the pass (`dpmix.engines.exact`), then rounded, float64 flat [5 n], on the device; and the
-        first or the second of them, page-locked on the host.
-    mixtures : list of HeldMixture
-        One for all lanes, or one for each lane if every sample has its own.
-    ends, split, now
-        Tables of memberships, of a division and of a pruned draw on the device (`dpmix.engines.cuda.work`).
+    ends, split
+        Tables of memberships and of a division on the device (`dpmix.engines.cuda.work`).
+    prepared : dict
+        Lists of calls that are passes over the share (`dpmix.engines.cuda.prepared`).
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class DeviceMemory:
         self._chains: dict[int, ChainLabels] = {}
         self._capacity = 0, 0  # components and populations that fit
         self.lanes: list[Lane] = []
-        self.mixtures: list[HeldMixture] = []
-        self.origin, self.mixture_sent, self.added = (library.make_event() for _ in range(3))
-        self._lane_events = [LaneEvents.make(blocking) for _ in range(2)]
+        self._slots: list[Slot] = []
+        self._slot_events = [SlotEvents(blocking) for _ in range(SLOTS)]
+        self.prepared: dict[tuple[object, ...], _cuda_commands.Program] = {}
         self.drop()
 
     def drop(self) -> None:
@@ -137,6 +137,20 @@ class DeviceMemory:
         if chain not in self._chains:
             self._chains[chain] = ChainLabels(self._number, chain, len(self._share))
         return self._chains[chain]
+
+    def slot(self, number: int) -> Slot | None:
+        """Return what a pass has for itself; None if there is no memory for a second one."""
+        if number == len(self._slots):
+            try:
+                self._slots.append(self._make_slot(number, 1, self.batch, self._capacity[0]))
+            except driver.MemoryError:
+                return None
+        return self._slots[number]
+
+    @property
+    def share(self) -> list[int]:
+        """Chunks whose events the device should hold."""
+        return self._share
 
     def place(self, chunk: int) -> int | None:
         """Return the place of a chunk in the share; None if the chunk is not in it."""
@@ -242,31 +256,28 @@ class DeviceMemory:
         return int(np.bincount(self._grid.samples[self._share]).max(initial=1))
 
     def _allocate(self, n_lanes: int, batch: int, n_components: int, n_populations: int) -> None:
-        self.mixtures = [
-            HeldMixture(self._layout, n_components) for _ in range(n_lanes if self.by_sample else 1)
-        ]
         self.ends = driver.mem_alloc(n_populations * 4) if n_populations else None
         self.split = driver.mem_alloc(2 * MAX_COMPONENTS * 4)
-        self.now = driver.mem_alloc(MAX_COMPONENTS * 2)
-        n_sums = n_components * self._layout.n_moments + n_log_sums(n_components)
-        self.state = driver.mem_alloc(5 * n_sums * 8)
-        self.state_here = driver.pagelocked_empty(4 * n_sums, np.float64)
+        slot = self._make_slot(0, n_lanes if self.by_sample else 1, batch, n_components)
         staged = min(batch, self._usual)
         sizes = batch, staged, n_components, n_populations
         how = {"weighted": self._weights is not None, "by_sample": self.by_sample}
         self.lanes = [
-            Lane(self._layout, *sizes, marks=marks, mixture=self.mixtures[number % len(self.mixtures)], **how)
-            for number, marks in enumerate(self._lane_events[:n_lanes])
+            Lane(self._layout, *sizes, results=slot.results(number), mixture=slot.mixture(number), **how)
+            for number in range(n_lanes)
         ]
+        self._slots = [slot]
         self.batch, self.staged = batch, staged
         self._capacity = n_components, n_populations
 
+    def _make_slot(self, number: int, n_mixtures: int, batch: int, n_components: int) -> Slot:
+        return Slot(self._layout, n_components, n_mixtures, batch, self._slot_events[number])
+
     def _drop_lanes(self) -> None:
         self.batch, self.staged, self._capacity = 0, 0, (0, 0)
-        self.lanes = []
-        self.state = self.state_here = None
-        self.mixtures = []
-        self.ends = self.split = self.now = None
+        self.prepared.clear()
+        self.lanes, self._slots = [], []
+        self.ends = self.split = None
 
     def _hold_events(self) -> None:
         """Copy the share's events to the device to stay there, if they fit."""

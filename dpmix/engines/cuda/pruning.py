@@ -34,7 +34,7 @@ class PruningRule:
         self._n_warps = n_events / (layout.events_per_block / WARPS)
         self._dense_draws: dict[int, int] = {}  # since the last try, by chain
 
-    def last_labels(self, chain: int, mixture: Mixture) -> LastLabels | None:
+    def last_labels(self, chain: int, mixture: Mixture, is_sorted: bool) -> LastLabels | None:
         """Return how to use the labels of the chain's last pass in a pruned draw; None for a dense draw.
 
         Parameters
@@ -42,6 +42,8 @@ class PruningRule:
         chain : int
             With labels of as many components.
         mixture : Mixture
+        is_sorted : bool
+            The last pass was a draw.
         """
         if not self._enabled or len(mixture.means) < MIN_COMPONENTS:
             return None
@@ -50,7 +52,7 @@ class PruningRule:
         if 0 < dense < RETRY:
             self._dense_draws[chain] = dense + 1
             return None
-        return LastLabels(None if mixture.order is None else numbers_now(mixture))
+        return LastLabels(None if mixture.order is None else numbers_now(mixture), is_sorted)
 
     def note(self, chain: int, n_components: int, accounts: list[Account]) -> None:
         """Note the work of a chain's pruned draw."""

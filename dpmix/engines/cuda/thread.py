@@ -11,38 +11,49 @@ from typing import Any, TypeVar
 
 import pycuda.driver as driver
 
+from dpmix.engines.cuda.commands import entries
 from dpmix.engines.cuda.messages import failure
 from dpmix.engines.cuda.work import DeviceFailed
+from dpmix.kernels import _cuda_commands
 
 T = TypeVar("T")
 
 
 class Worker:
-    """A thread that does its tasks one after another: a PyCUDA context belongs to the thread that made it."""
+    """A thread that does its tasks one after another: a PyCUDA context belongs to the thread that made it.
+
+    Between tasks it makes passes, without the interpreter's lock.
+
+    Attributes
+    ----------
+    line : _cuda_commands.Line
+        Takes the passes.
+    """
 
     def __init__(self, name: str) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self.line, self._entries = _cuda_commands.Line(), entries()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], bool]]
         self._tasks = SimpleQueue()
         Thread(target=self._work, name=name, daemon=True).start()
 
-    def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Queue a task and return a future of its result."""
+    def submit(self, task: Callable[..., T], *arguments: Any, last: bool = False) -> Future[T]:
+        """Queue a task and return a future of its result; the thread ends with the last task."""
         future: Future[T] = Future()
-        self._tasks.put((future, task, arguments))
+        self._tasks.put((future, task, arguments, last))
+        self.line.call()
         return future
 
-    def stop(self) -> None:
-        """End the thread after the tasks in its queue."""
-        self._tasks.put(None)
-
     def _work(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            future, task, arguments = item
+        last = False
+        # The last task is not followed by native code, which must not return while the interpreter ends.
+        while not last:
+            self.line.serve(self._entries)
+            future, task, arguments, last = self._tasks.get()
             try:
                 future.set_result(task(*arguments))
             except BaseException as error:
                 future.set_exception(error)
-            del item, future, task, arguments  # an idle thread keeps nothing alive
+            del future, task, arguments  # an idle thread keeps nothing alive
 
 
 class DeviceThread(ABC):
@@ -58,6 +69,11 @@ class DeviceThread(ABC):
         self._context: Any = None
         self._worker = Worker(name)
 
+    @property
+    def line(self) -> _cuda_commands.Line:
+        """The line that passes are posted to; tasks wait for them."""
+        return self._worker.line
+
     def submit(self, task: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run a task in the device's thread, with its context current.
 
@@ -67,9 +83,7 @@ class DeviceThread(ABC):
 
     def close(self) -> Future[None]:
         """Free everything and end the thread; also after a failure."""
-        future = self._worker.submit(self._free)
-        self._worker.stop()
-        return future
+        return self._worker.submit(self._free, last=True)
 
     # The rest runs in the device's thread.
 

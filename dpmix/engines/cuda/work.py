@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from dpmix.model.mixture import Array
 from dpmix.model.streams import Key
 
 Labels = npt.NDArray[np.uint16]
+SLOTS = 2
+"""Passes that may be in progress at a time."""
+
 D = TypeVar("D")
 T = TypeVar("T")
 
@@ -71,9 +74,12 @@ class LastLabels:
     ----------
     now : uint16 [K], optional
         The number that the component of each label has now; None: the same.
+    is_sorted : bool
+        The last pass was a draw, which has sorted the events by label.
     """
 
     now: Labels | None = None
+    is_sorted: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,6 @@ class Pass:
         For sides of pairs; needs a key.
     last : LastLabels, optional
         For a pruned draw. Chunks whose last labels are not on the device are drawn densely.
-    rounded : bool
-        Return the rounded sums instead of their state, a quarter of the bytes; for a pass on one device.
     """
 
     components: Array
@@ -123,7 +127,6 @@ class Pass:
     gates: MembershipWork | None = None
     division: Division | None = None
     last: LastLabels | None = None
-    rounded: bool = False
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -168,8 +171,7 @@ class Pass:
         return len(self.gates.ends) if self.gates else 0
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """The work that a device did in a pass.
 
     Attributes
@@ -184,7 +186,7 @@ class Account:
         Multiply-adds of a pruned draw, for one event of each warp.
     sums : CohortSums, optional
         Sums of these chunks; None for memberships. Without parameters of samples, the total alone. `rows` has
-        the samples of one chunk, `cut` all others. The total is as the pass wants it.
+        the samples of one chunk, `cut` all others. The total is a state.
     """
 
     chunks: int
