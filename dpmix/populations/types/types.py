@@ -10,8 +10,9 @@ theta_hr is proportional to 1 plus the share, by EM, of row r in the events of c
 component counts twice as much as a row that it has not, so that a rare type is named where its cells fit.
 (With one tenth of the weight for the shares and the rest spread evenly over the rows, this factor grew with
 the number of rows, and large tables lost their rare types.) A component on one side of all thresholds goes
-to one type as a whole, and a component that straddles a threshold is divided by the values of its events. F is relative to events whose markers are independent and have their base rates; this is the
-unknown type, which a row has to beat.
+to one type as a whole, and a component that straddles a threshold is divided by the values of its events.
+F is relative to events whose markers are independent and have their base rates; this is the unknown type,
+which a row has to beat.
 
 **A population on the wrong side.** The evidence of many cells that pass hides one that fails. So a row
 explains an event only as far as the event, or its component, passes the cells one by one. With q the
@@ -40,11 +41,11 @@ thresholds and of the sample.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such cells are computed in
-turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.) A cell that divides similar types is never contradicted: events that differ from
-the row in this cell alone are of a type without a row, also where the row itself is rare or absent. If its
-sign is wrong, it is suspect (`suspect_cells`).
+for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such cells are
+computed in turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell
+took the events of this neighbour.) A cell that divides similar types is never contradicted: events that
+differ from the row in this cell alone are of a type without a row, also where the row itself is rare or
+absent. If its sign is wrong, it is suspect (`suspect_cells`).
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -76,7 +77,15 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import DOUBT, Marker, each_cell, levels_of_draws, log_factors, telling, with_base
+from dpmix.populations.types.levels import (
+    DOUBT,
+    Marker,
+    each_cell,
+    levels_of_draws,
+    log_factors,
+    telling,
+    with_base,
+)
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
 
@@ -282,7 +291,10 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
 
 
 def other_cells(
-    markers: tuple[Marker, ...], tells: npt.NDArray[np.bool_], doubt: Array, contradicted: npt.NDArray[np.bool_]
+    markers: tuple[Marker, ...],
+    tells: npt.NDArray[np.bool_],
+    doubt: Array,
+    contradicted: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
     """Return the cells that count although they do not divide similar types, bool [R, M].
 
