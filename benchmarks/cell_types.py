@@ -29,7 +29,9 @@ that are right. The truth is the share in the whole population that the events a
 column has the root mean squared difference between the estimate and the share of the events themselves, next
 to the standard deviation of that share in a sample.
 
-`missing`, `signs` and `exchanged` use the model on 8,000 events and two draws, with the most probable
+**counted**: the same intervals if the type of each event is known, without a run: what chance alone gives.
+
+`missing`, `signs` and `exchanged` use the model on 8,000 events and four draws, with the most probable
 component of each event, and four more sets, whose tables are below.
 
 Sets and tables are in ../shared, which is not part of this project.
@@ -56,8 +58,9 @@ from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import Marker, fit_levels, log_factors, telling
+from dpmix.populations.types.levels import Marker, levels_of_draws, log_factors, telling
 from dpmix.populations.types.types import (
+    TYPE_DRAWS,
     Types,
     assess_cells,
     assign_types,
@@ -66,7 +69,10 @@ from dpmix.populations.types.types import (
     event_fits,
     event_shares,
     evidence_of,
+    level_draws,
+    other_cells,
     suspect_cells,
+    type_proportions,
     types_by_population,
 )
 
@@ -203,7 +209,7 @@ def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """Some events of a set: values, components in two draws, rows of gates, and cells of the table."""
+    """Some events of a set: values, components in some draws, rows of gates, and cells of the table."""
 
     values: np.ndarray
     labels: list[np.ndarray]
@@ -231,7 +237,7 @@ def case_of(name: str, folder: Path) -> Case:
     n_events = len(task.events.values)
     some = np.sort(np.random.default_rng(1).choice(n_events, min(n_events, SOME), replace=False))
     engine = task.make_engine(np.ascontiguousarray(task.events.values[some]))
-    draws = [found.reference, 0 if found.reference else len(found.draws) // 2]
+    draws = level_draws(found.reference, np.arange(len(found.draws)))
     labels = [classify(engine, found.mixture_of(t, None))[0].astype(np.int64) for t in draws]
     engine.close()
     values = task.events.all_values(some)[:, numbers[columns]].astype(float)
@@ -242,15 +248,16 @@ def case_of(name: str, folder: Path) -> Case:
 def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[int]) -> Model:
     """Return the types of the events of a case by the rows of its table that are kept."""
     values, parents = case.values, [-1] * len(kept)
-    markers = fit_levels(values, case.labels[0], levels)
+    markers = levels_of_draws(values, case.labels, levels)
     tells = telling(levels)
     right, _, contradicted = assess_cells(markers, values, doubt, tells)
-    evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells)
+    others = other_cells(markers, tells, doubt, contradicted)
+    evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells, others)
     total = np.zeros_like(evidence)
     for labels in case.labels:
         n_components = int(labels.max()) + 1
         shares = component_shares(evidence, labels, n_components)
-        (inside,) = component_fits(markers, values, tells, [labels], n_components)
+        (inside,) = component_fits(markers, values, tells, others, [labels], n_components)
         total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
@@ -361,13 +368,36 @@ def measure_set(name: str, folder: Path) -> Row:
     return own | {"ungated unknown": unknown, "by row": by_row}
 
 
-def coverage(folder: Path, samples: int) -> Row:
-    """Return the share of the 90% intervals that contain the truth, and errors, for each table."""
+def simulated_tables(folder: Path) -> dict[str, TypeTable]:
+    """Return the two tables of simulated blood."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {}
     for name, text in OF_BLOOD.items():
         (folder / f"{name}.csv").write_text(text)
         tables[name] = read_types(folder / f"{name}.csv")
+    return tables
+
+
+def counted(folder: Path, samples: int) -> Row:
+    """Return the share of the 90% intervals by known types that contain the truth, of each sample."""
+    tables = simulated_tables(folder)
+    found: Row = {name: [] for name in tables}
+    for seed in range(1, samples + 1):
+        made = dpmix.simulate(EVENTS, seed=seed)
+        for name, table in tables.items():
+            rows, size = _rows_of(made.populations, table), len(table.types) + 1
+            counts = np.bincount(rows[made.labels], minlength=size).astype(float)
+            draws, _ = type_proportions(np.tile(counts, (TYPE_DRAWS, 1, 1)), np.eye(size, dtype=bool), seed)
+            low, high = np.quantile(draws[:, 0], (0.05, 0.95), axis=0)
+            whole = np.bincount(rows, made.weights, size)
+            hits = (low <= whole) & (whole <= high)
+            found[name].append(round(float(hits[:-1].mean()), 3))
+    return found
+
+
+def coverage(folder: Path, samples: int) -> Row:
+    """Return the share of the 90% intervals that contain the truth, and errors, for each table."""
+    tables = simulated_tables(folder)
     found: Row = {name: [] for name in tables}
     for seed in range(1, samples + 1):
         made = dpmix.simulate(EVENTS, seed=seed)
@@ -474,12 +504,15 @@ def coverage_table(results: Row) -> str:
     """Return the table of intervals of the page."""
     lines = [
         "| table | types | intervals | contain the share of the whole population | of the worst type "
+        "| types known, same samples | types known, all samples "
         "| error in a sample, median and largest type |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, own in results.get("coverage", {}).items():
+        known = results["counted"][name]
         lines.append(
             f"| {name} | {own['types']} | {own['intervals']} | {own['whole']:.0%} | {own['least']:.0%} "
+            f"| {np.mean(known[: own['samples']]):.0%} | {np.mean(known):.0%} ({len(known)}) "
             f"| {own['error']:.2f}, {own['largest error']:.2f} |"
         )
     return "\n".join(lines)
@@ -504,7 +537,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, default=Path("build/types"))
-    parser.add_argument("--only", nargs="*", default=["sets", *SMALL, "coverage"])
+    parser.add_argument("--only", nargs="*", default=["sets", *SMALL, "counted", "coverage"])
     parser.add_argument("--sets", nargs="*", default=[*SETS, *OTHERS])
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of coverage")
     parser.add_argument("--page", action="store_true")
@@ -522,6 +555,8 @@ def main() -> None:
             kept.setdefault(part, {})[name] = own
             write_results("cell_types", kept)
             print(f"{name} {part}: {own}")
+    if "counted" in asked.only:
+        write_results("cell_types", kept_results() | {"counted": counted(asked.runs / "coverage", SAMPLES)})
     if "coverage" in asked.only:
         own = coverage(asked.runs / "coverage", asked.samples)
         kept = kept_results() | {"coverage": own}

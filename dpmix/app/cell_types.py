@@ -47,7 +47,7 @@ from dpmix.populations.draws.find import decided_populations
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.tree.decisions import Decisions
-from dpmix.populations.types.levels import Marker, fit_levels, telling
+from dpmix.populations.types.levels import Marker, levels_of_draws, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,
@@ -59,6 +59,7 @@ from dpmix.populations.types.types import (
     evidence_of,
     included,
     main_types,
+    other_cells,
     parent_rows,
 )
 from dpmix.populations.types.types import decide as decide_types
@@ -247,17 +248,19 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     some = evenly(len(values), FITTED)
     controls = by_number(live.task.run.controls, [drawn.channels[d] for d in at.tolist()])
     with one_thread():
-        markers = fit_levels(values[some], drawn.labels[0][some], full.levels[:, columns], controls)
+        own_labels = [own[some] for own in drawn.labels]
+        markers = levels_of_draws(values[some], own_labels, full.levels[:, columns], controls)
         tells = telling(full.levels[:, columns])
         right, agreement, contradicted = assess_cells(markers, values[some], full.doubt[:, columns], tells)
         parents = parent_rows(table)
-        passed = event_fits(markers, values, tells)
+        others = other_cells(markers, tells, full.doubt[:, columns], contradicted)
+        passed = event_fits(markers, values, tells, others)
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)
         for own, one in zip(drawn.labels, drawn.memberships, strict=True):
             shares = component_shares(evidence[some], own[some], one.shape[1])
-            (inside_components,) = component_fits(markers, values[some], tells, [own[some]], one.shape[1])
-            total += event_shares(one, shares, evidence, (passed, inside_components), parents)
+            fits = component_fits(markers, values[some], tells, others, [own[some]], one.shape[1])
+            total += event_shares(one, shares, evidence, (passed, fits[0]), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)
 

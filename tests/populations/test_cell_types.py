@@ -8,7 +8,6 @@ import pytest
 from dpmix.populations.types import types
 from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors, telling
 from dpmix.populations.types.types import (
-    SHARED,
     assess_cells,
     component_fits,
     component_shares,
@@ -16,6 +15,7 @@ from dpmix.populations.types.types import (
     descendants,
     event_fits,
     event_shares,
+    other_cells,
     suspect_cells,
 )
 
@@ -70,10 +70,21 @@ def test_a_component_on_one_side_goes_whole() -> None:
     own = np.tile([30.0, 1.0, 1.0], (400, 1))
     own[:20] = [0.4, 1.0, 0.1]  # events of its tail
     shares = component_shares(own, np.zeros(400, np.int64), 2)
-    assert shares[0, 0] > SHARED * 0.9 + (1.0 - SHARED) / 3.0
+    assert shares[0, 0] > (1.0 + 0.9) / 4.0
     np.testing.assert_allclose(shares[1], 1.0 / 3.0)  # a component without events says nothing
     found = event_shares(np.ones((400, 1)), shares[:1], own)
     assert (found.argmax(axis=1) == 0).mean() > 0.94
+
+
+def test_the_row_of_a_component_counts_twice_whatever_the_number_of_rows() -> None:
+    for n_rows in (2, 30):
+        own = np.full((400, n_rows), 1e-6)
+        own[:, 0] = 1.0
+        shares = component_shares(own, np.zeros(400, np.int64), 1)[0]
+        assert shares[0] / shares[1] == pytest.approx(2.0, rel=0.01)
+        wrong = 0.1 * np.eye(n_rows)[0] + 0.9 / n_rows  # the wrong rule: a tenth of the weight
+        assert abs(wrong[0] / wrong[1] - 2.0) > 0.7
+        assert shares.sum() == pytest.approx(1.0)
 
 
 def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() -> None:
@@ -149,15 +160,24 @@ QUADRANTS = np.array(
 )  # the last differs in two from two
 
 
-def typed(values: Array, labels: Array, levels: Array, whole: bool = False) -> Array:
-    """Rows of events whose components are known, the last unknown; `whole`: every row explains its part."""
+def typed(
+    values: Array, labels: Array, levels: Array, whole: bool = False, not_others: bool = False
+) -> Array:
+    """Rows of events whose components are known, the last unknown.
+
+    `whole`: every row explains its part; `not_others`: only cells that divide similar types count.
+    """
     n = labels.max() + 1
     markers = fit_levels(values, labels, levels)
     doubt = np.full(levels.shape[:2], np.nan)
-    right, _, _ = assess_cells(markers, values, doubt, telling(levels))
+    right, _, contradicted = assess_cells(markers, values, doubt, telling(levels))
     own = np.exp(np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)]))
     counting = telling(levels)
-    fits = event_fits(markers, values, counting), component_fits(markers, values, counting, [labels], n)[0]
+    others = other_cells(markers, counting, doubt, contradicted)
+    if not_others:
+        others[:] = False
+    of_components = component_fits(markers, values, counting, others, [labels], n)[0]
+    fits = event_fits(markers, values, counting, others), of_components
     shares = component_shares(own, labels, n)
     found = event_shares(np.eye(n)[labels], shares, own, None if whole else fits, [-1] * len(levels))
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
@@ -187,6 +207,29 @@ def test_a_population_that_differs_from_a_row_in_one_cell_is_unknown() -> None:
         assert (found[labels == k] == row).mean() > 0.95
     wrong = typed(values, labels, table(more[kept]), whole=True)  # the wrong rule: other cells make up for it
     assert (wrong[labels == 1] == len(kept)).mean() < 0.05
+
+
+def test_a_population_that_clearly_fails_a_cell_is_unknown_though_the_cell_divides_no_similar_types() -> None:
+    """The last type has no row; it differs in one cell from the first, which no row shares."""
+    signs = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 1]])
+    values, labels = blood(np.random.default_rng(12), (2_500, 1_500, 800, 600), signs)
+    levels = table(signs[:3])
+    levels[2, 5] = PLUS  # so that the marker has two levels; its events fail the cell
+    assert not telling(levels).any()
+    found = typed(values, labels, levels)
+    assert (found[labels == 3] == 3).mean() > 0.95
+    assert (found[labels == 0] == 0).mean() > 0.98
+    assert (found[labels == 2] == 2).mean() > 0.95  # most of its events contradict the cell, which is excused
+    wrong = typed(values, labels, levels, not_others=True)
+    assert (wrong[labels == 3] == 0).mean() > 0.9  # its other cells make up for it
+
+
+def test_cells_with_a_doubt_do_not_make_events_unknown() -> None:
+    levels = table(np.array([[1, 0], [0, 1]]))
+    markers = fit_levels(*blood(np.random.default_rng(1), (500, 500), np.array([[1, 0], [0, 1]])), levels)
+    doubt = np.array([[np.nan, 0.2], [0.01, np.nan]])
+    tells, contradicted = np.array([[True, False], [False, False]]), np.array([[False] * 2, [False, True]])
+    assert other_cells(markers, tells, doubt, contradicted).tolist() == [[False, False], [True, False]]
 
 
 def test_the_tail_of_a_population_stays_with_its_row() -> None:

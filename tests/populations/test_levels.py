@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from dpmix.populations.types import levels
-from dpmix.populations.types.levels import DOUBT, Marker, distinguished, fit_levels, log_factors, with_base
+from dpmix.populations.types.levels import (
+    DOUBT,
+    Marker,
+    distinguished,
+    fit_levels,
+    levels_of_draws,
+    log_factors,
+    with_base,
+)
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)
@@ -160,7 +168,8 @@ def test_few_components_give_a_threshold_that_says_nothing() -> None:
 def test_a_threshold_without_a_valley_stays_near_the_start(n: int) -> None:
     values = np.random.default_rng(5).normal(0.0, 1.0, n)
     edges = levels._edges(values)
-    found, error = levels._threshold(values, np.ones(n), edges, 0.4, 0.25)
+    bins = np.searchsorted(edges, values, "right")
+    found, error = levels._threshold(values, bins, np.ones(n), edges, 0.4, 0.25)
     assert abs(found - 0.4) < 0.25
     assert 0.0 < error < 0.25
 
@@ -170,3 +179,28 @@ def test_a_marker_without_any_cell_has_no_separation() -> None:
     (marker,) = fit_levels(values, np.zeros(200, np.int64), np.ones((2, 1, 4), bool))
     assert marker.silent.all()
     assert marker.separation == 0.0
+
+
+def test_a_threshold_that_differs_between_draws_makes_levels_between_them_uncertain() -> None:
+    """Components at 0, 3 and 6: draws differ in whether the middle one is divided."""
+    random = np.random.default_rng(6)
+    labels = np.repeat(np.arange(3), [3_000, 3_000, 3_000])
+    values = (3.0 * labels + random.normal(0.0, 0.3, len(labels)))[:, None]
+    table = cells((OFF,), (PLUS,))
+    below = np.where(labels == 1, np.arange(len(labels)) % 9 + 3, labels)  # the root of events: more weight
+    above = np.where(labels == 2, np.arange(len(labels)) % 9 + 3, labels)
+    single = [fit_levels(values, own, table)[0] for own in (below, above)]
+    middle = labels == 1
+    each = [one.passes(values[middle, 0], 1).mean() for one in single]
+    assert max(each) > 0.9  # the wrong rule: one draw decides
+    assert min(each) < 0.1
+    (joined,) = levels_of_draws(values, [below, above], table)
+    together = joined.passes(values[:, 0], 1)
+    assert together[middle].mean() == pytest.approx(np.mean(each), abs=1e-12)
+    assert together[labels == 2].mean() > 0.95
+    assert together[labels == 0].mean() < 0.05
+    assert joined.base[1] == pytest.approx(together.mean())
+    moved = joined.moved(1.0).passes(values[:, 0], 1)
+    assert (moved <= together + 1e-12).all()  # the thresholds of all draws move
+    np.testing.assert_allclose(moved, np.mean([m.moved(1.0).passes(values[:, 0], 1) for m in single], axis=0))
+    assert joined.same(1) != single[0].same(1)

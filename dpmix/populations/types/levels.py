@@ -21,6 +21,10 @@ for each row r of the table, because the level of a marker among T cells need no
    the thresholds of a draw, all rows by the same number of standard deviations. (With 1 instead of 10,
    thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
    with them.)
+5. **Draws.** Where the groups of a channel are not clear, they differ from draw to draw. Steps 1 to 4 are
+   repeated in several draws, and P(above | value) is the average (`levels_of_draws`): an event between two
+   places of a threshold has an uncertain level, which hardly counts. (With the thresholds of one draw, half
+   of the events of a set had another type in another draw.)
 
 **With a control** of the marker (`dpmix.inputs.controls`), t0 of the boundary between off and the next level
 is the 99% quantile c of the control, and s, its distance from the 95% quantile, takes the place of g / 4 in
@@ -37,7 +41,7 @@ N events, R cell types, M markers, C levels of a marker that the table distingui
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,6 +84,8 @@ class Marker:
         Distances of the levels.
     base : float64 [R]
         Base rates of the cells.
+    others : tuple of Marker
+        The same marker in other draws; the probability of a level is the average.
     """
 
     allowed: Bools
@@ -88,6 +94,7 @@ class Marker:
     widths: Array
     gaps: Array
     base: Array
+    others: tuple[Marker, ...] = ()
 
     @property
     def silent(self) -> Bools:
@@ -102,6 +109,12 @@ class Marker:
 
     def passes(self, values: Array, row: int) -> Array:
         """Return the probability that events pass the cell of a row, float64 [N], from values [N]."""
+        found = self._passes(values, row)
+        for other in self.others:
+            found += other._passes(values, row)
+        return found / (1.0 + len(self.others))
+
+    def _passes(self, values: Array, row: int) -> Array:
         z = (values[:, None] - self.thresholds[row]) / self.widths
         above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
         # Soft boundaries of different widths may cross, and a level would then have a negative probability.
@@ -113,7 +126,13 @@ class Marker:
 
     def moved(self, deviate: float) -> Marker:
         """Return the marker with all thresholds moved by some of their standard deviations."""
-        return replace(self, thresholds=self.thresholds + deviate * self.errors)
+        others = tuple(other.moved(deviate) for other in self.others)
+        return replace(self, thresholds=self.thresholds + deviate * self.errors, others=others)
+
+    def same(self, row: int) -> bytes:
+        """Return what the probabilities of a cell depend on, equal for equal cells."""
+        places = [one.thresholds[row].tobytes() for one in (self, *self.others)]
+        return b"".join([*places, self.allowed[row].tobytes()])
 
 
 def distinguished(levels: Bools) -> Bools:
@@ -190,9 +209,9 @@ def fit_levels(
     for _ in range(ROUNDS):
         passed = np.ones((values.shape[1], len(levels), len(values)))
         for m, marker in enumerate(markers):
-            for r in np.flatnonzero(~marker.silent).tolist():
+            for r, own in each_cell(marker, values[:, m], ~marker.silent):
                 # The context divides by what the marker itself contributes, which must not be 0.
-                passed[m, r] = np.maximum(marker.passes(values[:, m], r), LEAK)
+                passed[m, r] = np.maximum(own, LEAK)
         whole = passed.prod(axis=0)
         for m in np.flatnonzero(bright).tolist():
             rows = ~markers[m].allowed[:, :-2].any(axis=1)  # on, high or both
@@ -203,6 +222,30 @@ def fit_levels(
             for m, start in enumerate(starts)
         ]
     return tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
+
+
+def levels_of_draws(
+    values: Array,
+    labels: Sequence[Ints],
+    levels: Bools,
+    controls: Mapping[int, Control] | None = None,
+) -> tuple[Marker, ...]:
+    """Return the levels of M markers by several draws; thresholds and gaps shown are of the first.
+
+    Parameters
+    ----------
+    values : float64 [N, M]
+        Transformed scale.
+    labels : sequence of int64 [N]
+        Component of each event in each draw.
+    levels : bool [R, M, 4]
+        Cells of the table.
+    controls : mapping of int to Control, optional
+        Controls of some markers.
+    """
+    first, *others = (fit_levels(values, own, levels, controls) for own in labels)
+    joined = [replace(own, others=tuple(one[m] for one in others)) for m, own in enumerate(first)]
+    return tuple(with_base(marker, values[:, m]) for m, marker in enumerate(joined))
 
 
 def with_base(marker: Marker, values: Array) -> Marker:
@@ -223,15 +266,21 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     """
     total = np.zeros((len(values), len(right)))
     for m, marker in enumerate(markers):
-        done: dict[bytes, Array] = {}
-        for r in np.flatnonzero(~marker.silent).tolist():
-            # Most rows of a large table share cells and thresholds: each probability is computed once.
-            key = marker.thresholds[r].tobytes() + marker.allowed[r].tobytes()
-            if key not in done:
-                done[key] = marker.passes(values[:, m], r)
-            p, q, b = right[r, m], done[key], marker.base[r]
+        for r, q in each_cell(marker, values[:, m], ~marker.silent):
+            p, b = right[r, m], marker.base[r]
             total[:, r] += np.log(p * q / b + (1.0 - p) * (1.0 - q) / (1.0 - b))
     return total
+
+
+def each_cell(marker: Marker, values: Array, rows: Bools) -> Iterator[tuple[int, Array]]:
+    """Yield each of some rows [R], and the probability that events [N] pass its cell."""
+    done: dict[bytes, Array] = {}
+    for r in np.flatnonzero(rows).tolist():
+        # Most rows of a large table share cells and thresholds: each probability is computed once.
+        key = marker.same(r)
+        if key not in done:
+            done[key] = marker.passes(values, r)
+        yield r, done[key]
 
 
 def telling(levels: Bools) -> Bools:
@@ -420,19 +469,22 @@ def _in_context(
 ) -> Marker:
     """Return the marker with the thresholds of each row among the events that pass its other cells."""
     thresholds, errors = start.thresholds.copy(), start.errors.copy()
+    bins = np.searchsorted(edges, values, "right")  # 0 and BINS + 1 are outside
     for r in np.flatnonzero(~start.silent):
         for b, gap in enumerate(start.gaps):
             near, error = NEAR * gap, 0.0
             if b == 0 and control is not None:
                 near, error = control.near, control.error
-            found, spread = _threshold(values, weights[r], edges, start.thresholds[r, b], near)
+            found, spread = _threshold(values, bins, weights[r], edges, start.thresholds[r, b], near)
             thresholds[r, b], errors[r, b] = found, np.hypot(spread, error)
     return replace(start, thresholds=np.maximum.accumulate(thresholds, axis=1), errors=errors)
 
 
-def _threshold(values: Array, weights: Array, edges: Array, start: float, near: float) -> tuple[float, float]:
+def _threshold(
+    values: Array, bins: Ints, weights: Array, edges: Array, start: float, near: float
+) -> tuple[float, float]:
     """Return the threshold among weighted events, and its standard deviation."""
-    counts = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
+    counts = np.bincount(bins, weights, BINS + 2)[1:-1]
     # Kish's effective number: many events that hardly pass the other cells are little evidence of a valley.
     effective = counts.sum() ** 2 / max(float(np.sum(weights**2)), 1e-300)
     if effective < LEAST_WEIGHT:

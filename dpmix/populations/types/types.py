@@ -6,23 +6,27 @@ component h,
 
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
-theta_h is the share by EM of the events of component h, counted as `SHARED` of the weight; the rest is spread
-evenly over the rows, so that a rare type is named where its cells fit. A component on one side of all
-thresholds goes to one type as a whole, and a component that straddles a threshold is divided by the values of
-its events. F is relative to events whose markers are independent and have their base rates; this is the
-unknown type, which a row has to beat.
+theta_hr is proportional to 1 plus the share, by EM, of row r in the events of component h: the row of a whole
+component counts twice as much as a row that it has not, so that a rare type is named where its cells fit.
+(With one tenth of the weight for the shares and the rest spread evenly over the rows, this factor grew with
+the number of rows, and large tables lost their rare types.) A component on one side of all thresholds goes
+to one type as a whole, and a component that straddles a threshold is divided by the values of its events.
+F is relative to events whose markers are independent and have their base rates; this is the unknown type,
+which a row has to beat.
 
-**A population on the wrong side.** Some cells divide types that are otherwise alike (`levels.telling`). A
-population on the other side of such a cell is a type of its own, which may have no row. With q the
-probability that an event passes such a cell and a its mean over the events of component h, the row explains
-the event by
+**A population on the wrong side.** The evidence of many cells that pass hides one that fails. So a row
+explains an event only as far as the event, or its component, passes the cells one by one. With q the
+probability that an event passes a cell and a its mean over the events of component h, the row explains the
+event by
 
-    k_r(x) = prod min(1, 2 q),   k_hr = prod min(1, 2 a),   1 - (1 - k_r(x)) (1 - k_hr)
+    k_r(x) = prod min(1, `TELLS` q)             prod min(1, `OTHERS` q),
+    k_hr   = prod a^2 / (a^2 + (1 - a)^2)       prod min(1, `OTHERS` a),
+    1 - (1 - k_r(x)) (1 - k_hr),
 
-that is, if the event passes these cells, or its component does. What a row does not explain of its part of
-P(r | x) goes to its parent, as far as the parent explains it, and otherwise to unknown. Cells that tell
-apart types which differ in several markers do not count here: the background of a marker that has nothing to
-do with a lineage can be anywhere.
+the first products over the cells that divide types which are otherwise alike (`levels.telling`), the second
+ones over the other cells (`other_cells`), which must fail clearly, because the background of a marker that
+has nothing to do with a lineage differs between cells. What a row does not explain of its part of P(r | x)
+goes to its parent, as far as the parent explains it, and otherwise to unknown.
 
 **Proportions** are expected numbers of events in the draws, with
 
@@ -37,11 +41,11 @@ thresholds and of the sample.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
 `CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts. Rows and such cells are computed in
-turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell took the
-events of this neighbour.) A cell that divides similar types is never contradicted: events that differ from
-the row in this cell alone are of a type without a row, also where the row itself is rare or absent. If its
-sign is wrong, it is suspect (`suspect_cells`).
+for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such cells are
+computed in turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell
+took the events of this neighbour.) A cell that divides similar types is never contradicted: events that
+differ from the row in this cell alone are of a type without a row, also where the row itself is rare or
+absent. If its sign is wrong, it is suspect (`suspect_cells`).
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -73,21 +77,31 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import DOUBT, Marker, fit_levels, log_factors, telling
+from dpmix.populations.types.levels import (
+    DOUBT,
+    Marker,
+    each_cell,
+    levels_of_draws,
+    log_factors,
+    telling,
+    with_base,
+)
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
 
 UNKNOWN = "unknown"
 TYPE_DRAWS = 40  # draws of the run, at most
-LEVEL_DRAWS = 8  # sets of thresholds, used in turn
-FITTED = 30_000  # events from which levels and shares are computed
-SHARED = 0.1  # weight of the shares of a component, next to even shares
+LEVEL_DRAWS = 4  # of the run, whose thresholds are averaged
+LEVEL_SETS = 4  # sets of moved thresholds, used in turn
+FITTED = 30_000  # events from which shares are computed
+LEVELS_FITTED = 15_000  # events from which levels are computed
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
 CONTRADICTED, ROUNDS = 0.25, 3
 OWN = (
     0.05  # events of a row alone, per unknown event that it gains without a cell, below which this is suspect
 )
+TELLS, OTHERS = 1.5, 4.0  # an event passes a cell that divides, or another one, where q is 2 / 3 or 1 / 4
 FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
@@ -272,45 +286,78 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
             shares[:] = rho
             shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
         else:
-            shares[there] = SHARED * sums / sizes + (1.0 - SHARED) / n_rows
+            shares[there] = (sums / sizes + 1.0) / (n_rows + 1.0)
     return shares
 
 
-def event_fits(markers: tuple[Marker, ...], values: Array, counting: npt.NDArray[np.bool_]) -> Array:
+def other_cells(
+    markers: tuple[Marker, ...],
+    tells: npt.NDArray[np.bool_],
+    doubt: Array,
+    contradicted: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Return the cells that count although they do not divide similar types, bool [R, M].
+
+    Parameters
+    ----------
+    markers : tuple of Marker
+    tells, contradicted : bool [R, M]
+    doubt : float64 [R, M]
+        Doubt that the table states, NaN where it states none; a cell with a larger one than `DOUBT` does not
+        count.
+    """
+    silent = np.array([marker.silent for marker in markers]).T
+    found: npt.NDArray[np.bool_] = ~(silent | tells | contradicted | (doubt > DOUBT))
+    return found
+
+
+def event_fits(
+    markers: tuple[Marker, ...],
+    values: Array,
+    tells: npt.NDArray[np.bool_],
+    others: npt.NDArray[np.bool_],
+) -> Array:
     """Return k_r(x), how far events pass the cells that count, float64 [N, R].
 
     Parameters
     ----------
     markers : tuple of Marker
     values : float64 [N, M]
-    counting : bool [R, M]
+    tells : bool [R, M]
         Cells that divide similar types.
+    others : bool [R, M]
+        Other cells that count.
     """
-    fits = np.ones((len(values), len(counting)))
-    for r, m in np.argwhere(counting):
-        fits[:, r] *= np.minimum(1.0, 2.0 * markers[m].passes(values[:, m], r))
+    fits = np.ones((len(values), len(tells)))
+    for m, marker in enumerate(markers):
+        for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
+            fits[:, r] *= np.minimum(1.0, (TELLS if tells[r, m] else OTHERS) * passed)
     return fits
 
 
 def component_fits(
     markers: tuple[Marker, ...],
     values: Array,
-    counting: npt.NDArray[np.bool_],
+    tells: npt.NDArray[np.bool_],
+    others: npt.NDArray[np.bool_],
     labels: Sequence[Ints],
     n_components: int,
 ) -> list[Array]:
     """Return k_hr, how far components pass the cells that count, float64 [K, R] for each draw of labels [N].
 
-    A component without events has 1.
+    A component without events has 1. For other parameters see `event_fits`.
     """
-    sizes = [np.maximum(np.bincount(own, minlength=n_components), 1) for own in labels]
-    there = [np.bincount(own, minlength=n_components) > 0 for own in labels]
-    fits = [np.ones((n_components, len(counting))) for _ in labels]
-    for r, m in np.argwhere(counting):
-        passed = markers[m].passes(values[:, m], r)
-        for k, own in enumerate(labels):
-            mean = np.bincount(own, passed, n_components) / sizes[k]
-            fits[k][:, r] *= np.where(there[k], np.minimum(1.0, 2.0 * mean), 1.0)
+    sizes = [np.bincount(own, minlength=n_components) for own in labels]
+    fits = [np.ones((n_components, len(tells))) for _ in labels]
+    for m, marker in enumerate(markers):
+        for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
+            for k, own in enumerate(labels):
+                mean = np.bincount(own, passed, n_components) / np.maximum(sizes[k], 1)
+                if tells[r, m]:
+                    k_hr = mean**2 / (mean**2 + (1.0 - mean) ** 2)
+                else:
+                    k_hr = np.minimum(1.0, OTHERS * mean)
+                fits[k][:, r] *= np.where(sizes[k] > 0, k_hr, 1.0)
     return fits
 
 
@@ -526,23 +573,28 @@ def assign_types(
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
-    markers = fit_levels(values, labels[found.reference], full.levels[:, columns], controls)
+    fitting = evenly(len(values), LEVELS_FITTED)
+    own_levels = [labels[t][fitting] for t in level_draws(found.reference, drawn)]
+    markers = levels_of_draws(values[fitting], own_levels, full.levels[:, columns], controls)
+    markers = tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
     tells = telling(full.levels[:, columns])
     right, agreement, contradicted = assess_cells(markers, values, full.doubt[:, columns], tells)
+    others = other_cells(markers, tells, full.doubt[:, columns], contradicted)
     parents = parent_rows(table)
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
-    deviates = random.standard_normal((LEVEL_DRAWS, len(markers)))
+    deviates = random.standard_normal((LEVEL_SETS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [evidence_of(own, values, right) for own in sets]
     shares = [
-        [component_shares(fitted[k % LEVEL_DRAWS], labels[t], run.n_components, way) for way in (False, True)]
+        [component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, way) for way in (False, True)]
         for k, t in enumerate(drawn.tolist())
     ]
     inside: dict[int, Array] = {}
     for k, own_set in enumerate(sets):
-        used = range(k, len(drawn), LEVEL_DRAWS)
+        used = range(k, len(drawn), LEVEL_SETS)
         own_labels = [labels[int(drawn[j])] for j in used]
-        inside |= zip(used, component_fits(own_set, values, tells, own_labels, run.n_components), strict=True)
+        own_fits = component_fits(own_set, values, tells, others, own_labels, run.n_components)
+        inside |= zip(used, own_fits, strict=True)
     of_event, probability = np.empty(n_events, np.int32), np.empty(n_events, np.float32)
     progress = ProgressLog("cell types", n_events)
     each = np.arange(run.n_components)
@@ -554,13 +606,13 @@ def assign_types(
                 stop = min(start + BLOCK, end)
                 block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [evidence_of(one, block, right) for one in sets]
-                passed = [event_fits(one, block, tells) for one in sets]
+                passed = [event_fits(one, block, tells, others) for one in sets]
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
                     even, learned = shares[k]
-                    own_evidence = evidence[k % LEVEL_DRAWS]
-                    fits = passed[k % LEVEL_DRAWS], inside[k]
+                    own_evidence = evidence[k % LEVEL_SETS]
+                    fits = passed[k % LEVEL_SETS], inside[k]
                     total += event_shares(memberships, even, own_evidence, fits, parents)
                     part = event_shares(memberships, learned, own_evidence, fits, parents)
                     counts[k, sample] += part.sum(axis=0)
@@ -594,6 +646,12 @@ def assign_types(
         right=right,
         exchanged=exchanged(values, labels[found.reference], full.levels[:, columns]),
     )
+
+
+def level_draws(reference: int, drawn: Ints) -> list[int]:
+    """Return the draws whose thresholds are averaged: the reference, and others far apart."""
+    others = [t for t in drawn.tolist() if t != reference]
+    return [reference, *(others[k] for k in evenly(len(others), LEVEL_DRAWS - 1).tolist())]
 
 
 def type_proportions(counts: Array, below: npt.NDArray[np.bool_], seed: int) -> tuple[Array, Array]:
