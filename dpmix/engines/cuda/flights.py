@@ -5,15 +5,17 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from threading import Condition
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dpmix.engines.cuda.work import SLOTS, Labels, Pass
-from dpmix.kernels import _cuda_commands
 from dpmix.model.mixture import Array, Floats
 
-Lists = dict[int, tuple[_cuda_commands.Line, _cuda_commands.Program]]
+if TYPE_CHECKING:
+    from dpmix.kernels import _cuda_commands  # imported where a device is used
+
+Lists: TypeAlias = "dict[int, tuple[_cuda_commands.Line, _cuda_commands.Program]]"
 """The line of each device, and its list of calls."""
 
 
@@ -119,6 +121,8 @@ class Flights:
         n_sums: int,
     ) -> Flight:
         """Start a pass on devices, given the line and the list of each; needs `turn`."""
+        from dpmix.kernels import _cuda_commands
+
         rows = work.components.astype(np.float32)
         now = np.zeros(0, np.uint16) if work.last is None or work.last.now is None else work.last.now
         inputs = rows, work.components, now
