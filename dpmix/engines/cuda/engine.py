@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -48,13 +48,9 @@ from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key, chain_of
 
-if TYPE_CHECKING:
-    pass  # imports PyCUDA, which is optional
-
 __all__ = ["CudaEngine", "available", "chosen", "devices"]
 
 log = logging.getLogger("dpmix")
-T = TypeVar("T")
 
 
 class Labelled(NamedTuple):
