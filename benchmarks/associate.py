@@ -52,6 +52,7 @@ RATE, LEAST = 0.05, np.log(1.1)
 MEDIANS = "associate_medians"  # file of results
 BACKGROUNDS, DONORS, EFFECT = (0.01, 0.03, 0.1, 0.3), (4, 8, 20), 0.3
 DONOR_SD, ON_SD, ODD_SHARE = 0.3, 0.08, 0.3
+WEAK_DONORS, MORE = 8, 4  # more cohorts, by this factor, in unpaired cells of few donors, where little is found
 PANELS = [
     (paired, donors, background, effect)
     for paired in (True, False)
@@ -235,7 +236,8 @@ def measure_panels(n: int) -> list[dict[str, object]]:
     """Return a row for each cell of the simulated medians."""
     rows = []
     for paired, donors, background, effect in PANELS:
-        panels = [Panel(paired, donors, background, effect, number) for number in range(n)]
+        many = n if paired or donors > WEAK_DONORS else MORE * n
+        panels = [Panel(paired, donors, background, effect, number) for number in range(many)]
         start = time.perf_counter()
         own = [panel_found(panel) for panel in panels]
         row: dict[str, object] = {
@@ -244,7 +246,8 @@ def measure_panels(n: int) -> list[dict[str, object]]:
             "background": background,
             "effect": effect,
         }
-        row["seconds"] = (time.perf_counter() - start) / n
+        row["cohorts"] = many
+        row["seconds"] = (time.perf_counter() - start) / many
         row["effective"] = min(points for _, points in own)
         for name, found in (
             ("dpmix", [one for one, _ in own]),
@@ -420,7 +423,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
-    parser.add_argument("--panels", type=int, default=32, help="cohorts of each cell of the medians")
+    parser.add_argument("--panels", type=int, default=8, help="cohorts of each cell of the medians")
     parser.add_argument("--only", choices=("abundance", "expression"), help="measure one of them")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
