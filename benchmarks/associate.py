@@ -52,7 +52,7 @@ RATE, LEAST = 0.05, np.log(1.1)
 MEDIANS = "associate_medians"  # file of results
 BACKGROUNDS, DONORS, EFFECT = (0.01, 0.03, 0.1, 0.3), (4, 8, 20), 0.3
 DONOR_SD, ON_SD, ODD_SHARE = 0.3, 0.08, 0.3
-WEAK_DONORS, MORE = 8, 4  # more cohorts, by this factor, in unpaired cells of few donors, where little is found
+WEIGHTED = "2026-11-28"  # first measurements with weights by kind; the table marks earlier ones
 PANELS = [
     (paired, donors, background, effect)
     for paired in (True, False)
@@ -232,12 +232,12 @@ def moderated_t(panel: Panel) -> Found:
     return stats.false_discovery_control(p) <= RATE, estimates[1], covered
 
 
-def measure_panels(n: int) -> list[dict[str, object]]:
-    """Return a row for each cell of the simulated medians."""
-    rows = []
-    for paired, donors, background, effect in PANELS:
-        many = n if paired or donors > WEAK_DONORS else MORE * n
-        panels = [Panel(paired, donors, background, effect, number) for number in range(many)]
+def measure_panels(n: int, cells: list[int], quick: bool) -> None:
+    """Measure cells of the simulated medians; the results are written after each, and keep the others."""
+    kept = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
+    for cell in cells:
+        paired, donors, background, effect = PANELS[cell]
+        panels = [Panel(paired, donors, background, effect, number) for number in range(n)]
         start = time.perf_counter()
         own = [panel_found(panel) for panel in panels]
         row: dict[str, object] = {
@@ -246,8 +246,8 @@ def measure_panels(n: int) -> list[dict[str, object]]:
             "background": background,
             "effect": effect,
         }
-        row["cohorts"] = many
-        row["seconds"] = (time.perf_counter() - start) / many
+        row["date"] = time.strftime("%Y-%m-%d")
+        row["seconds"] = (time.perf_counter() - start) / n
         row["effective"] = min(points for _, points in own)
         for name, found in (
             ("dpmix", [one for one, _ in own]),
@@ -272,9 +272,9 @@ def measure_panels(n: int) -> list[dict[str, object]]:
                 ),
             }
         row["effects"] = sum(int((p.truth != 0.0).sum()) for p in panels)
-        rows.append(row)
+        kept[cell] = row
         print(row, flush=True)
-    return rows
+        write_results(MEDIANS, {"rows": kept}, quick=quick)
 
 
 def panel_table() -> str:
@@ -289,7 +289,7 @@ def panel_table() -> str:
         cells = [
             f"{row['donors']}{', paired' if row['paired'] else ' in each group'}",
             f"{row['background']:g}",
-            f"{row['effect']:g}",
+            f"{row['effect']:g}{'' if row.get('date', '') >= WEIGHTED else ' †'}",
         ]
         cells += [f"{one['right']} of {row['effects']}", str(other["right"])] if row["effects"] else ["", ""]
         cells += [f"{m['false share']:.0%}" for m in (one, other)] + [
@@ -423,7 +423,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
-    parser.add_argument("--panels", type=int, default=8, help="cohorts of each cell of the medians")
+    parser.add_argument("--panels", type=int, default=32, help="cohorts of each cell of the medians")
+    parser.add_argument(
+        "--cells", type=int, nargs="+", default=range(len(PANELS)), help="rows of the table, from 0"
+    )
     parser.add_argument("--only", choices=("abundance", "expression"), help="measure one of them")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
@@ -438,8 +441,7 @@ def main() -> None:
         results = measure_counts(1 if options.quick else options.cohorts, options.rscript)
         write_results("associate", results, quick=options.quick)
     if options.only != "abundance":
-        rows = measure_panels(2 if options.quick else options.panels)
-        write_results(MEDIANS, {"rows": rows}, quick=options.quick)
+        measure_panels(2 if options.quick else options.panels, options.cells, options.quick)
 
 
 if __name__ == "__main__":

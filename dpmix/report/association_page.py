@@ -116,7 +116,12 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
         channel = study.draws.channels[effects.channels[q]]
         text = f"{channel} in {where} differs by {middle:#.3g} ({low:#.3g} to {high:#.3g})"
     described = with_type(phenotype, "".join(study.draws.population_types[p : p + 1]))
-    return f"{text}: {described}." if phenotype and not study.draws.by_type else f"{text}."
+    named = f": {described}" if phenotype and not study.draws.by_type else ""
+    # An effect almost without some samples may differ from the one that a reader sees in the figure.
+    at = p, effects.channels[q]
+    odd = [one.sample for one in study.outliers if (one.population, one.channel) == at]
+    listed = f" (outliers: {', '.join(odd)})" if odd else ""
+    return f"{text}{named}{listed}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:

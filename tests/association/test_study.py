@@ -20,6 +20,7 @@ from dpmix.errors import ConfigError
 from dpmix.populations.events.medians import medians
 from dpmix.populations.sample_draws import SampleDraws
 from dpmix.report.association_figures import differences_of, panels
+from dpmix.report.association_page import sentence
 from dpmix.report.association_samples import groups_of, sample_map, strips_of
 from dpmix.report.drawing import CHARACTER, GAP, LINE_HEIGHT, labels_apart
 
@@ -161,6 +162,8 @@ def test_without_an_effect_nothing_is_found() -> None:
 def test_an_outlier_is_reported_and_counts_less() -> None:
     odd = fitted(cohort(outlier=30.0))
     assert (odd.outliers[0].sample, odd.outliers[0].population) == ("s0", 6)
+    assert sentence(odd, odd.effects[0], 6).endswith(": CD6+ (outliers: s0).")
+    assert sentence(odd, odd.effects[0], 5).endswith(": CD5+.")
     assert 0.8 < odd.effects[0].intervals[0][6] < 1.25
 
 
@@ -238,7 +241,7 @@ def test_what_has_not_converged_is_not_found() -> None:
 
 
 def shares_of(change: str, in_on: int, in_off: int = 0, z: float = 2.7) -> list[float]:
-    """Return mean numbers of effects found, on and off, and the false share, in 400 panels of known scales."""
+    """Return mean numbers of effects found, on and off, and the false share: 400 panels of known scales."""
     random, on = np.random.default_rng(4), np.arange(100) < 30
     kinds = np.column_stack([on, ~on]).astype(float)
     truth = np.where(on, np.arange(100) < in_on, np.arange(100) >= 100 - in_off) * z
