@@ -311,6 +311,23 @@ def panel_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def power_note() -> str:
+    """Return the least power next to the moderated t test, and the coverage of its unpaired intervals."""
+    rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
+    pairs = [(row["dpmix"]["right"], row["moderated t"]["right"]) for row in rows]
+    own, other = min((pair for pair in pairs if pair[1]), key=lambda pair: pair[0] / pair[1])
+    unpaired = [row["moderated t"] for row in rows if not row["paired"]]
+    on, off = (
+        f"{min(row[key] for row in unpaired):.0%} to {max(row[key] for row in unpaired):.0%}"
+        for key in ("on", "off")
+    )
+    return (
+        f"Next to the moderated t test, dpmix finds least in a row with {own} to {other}. 90% intervals\n"
+        f"of the t test without pairs contain {on} of the differences where responses are on, and\n"
+        f"{off} where they are off.\n"
+    )
+
+
 def score(cohorts: list[Cohort], found: list[Found]) -> list[dict[str, object]]:
     """Return a row per size and fold: error rate, power, coverage, and what is found under no effect."""
     rows = []

@@ -118,7 +118,7 @@ def forest(drawn: list[EffectPanel]) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
-        axes.set_xlabel(f"{panel.axis}: median and 90% interval; coloured: found")
+        axes.set_xlabel(f"{panel.axis}\nmedian and 90% interval; coloured: found")
         axes.set_title(panel.title)
     return figure
 
