@@ -264,7 +264,7 @@ class _Likelihood:
         y = self.y[own]
         k, q, ones = len(d), self.b.shape[1], np.ones(d.shape[1])
         # Products of columns are the same for all responses, so that all sums are products of two matrices.
-        inner = (d @ _products(self.b, self.b)).reshape(k, q, q)
+        inner: Array = (d @ _products(self.b, self.b)).reshape(k, q, q)
         weighted = d * y
         right = weighted @ self.b
         logs = 0.5 * (np.log(np.where(d > 0.0, d, 1.0)) - weighted * y) @ ones
@@ -281,7 +281,7 @@ class _Likelihood:
             inner -= (f / e[:, None]) @ f.transpose(0, 2, 1)
             right -= (f @ (g / e)[:, :, None])[:, :, 0]
             logs += 0.5 * (g**2 / e - np.log(e)) @ np.ones(n_levels) - n_levels * scale
-        means = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
+        means: Array = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
         # The determinant makes it the restricted likelihood: without it, the scales would be too small by the
         # coefficients that were fitted.
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
