@@ -281,7 +281,7 @@ class _Likelihood:
             inner -= (f / e[:, None]) @ f.transpose(0, 2, 1)
             right -= (f @ (g / e)[:, :, None])[:, :, 0]
             logs += 0.5 * (g**2 / e - np.log(e)) @ np.ones(n_levels) - n_levels * scale
-        means: Array = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
+        means = np.asarray(np.linalg.solve(inner, right[:, :, None])[:, :, 0], np.float64)
         # The determinant makes it the restricted likelihood: without it, the scales would be too small by the
         # coefficients that were fitted.
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
