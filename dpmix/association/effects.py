@@ -39,6 +39,8 @@ class Effects:
         Smallest effect that counts as one, on the scale of `means`.
     converged : bool [Q]
         False where the integral over the scales is not exact enough.
+    kinds : float64 [Q, K]
+        Probabilities of the kinds of responses (`dpmix.association.regression`).
     rates : float64 [Q]
         False discovery rate of the list that ends with this response, over all contrasts of the measure.
     proportions : float64 [3, Q], optional
@@ -54,6 +56,7 @@ class Effects:
     sds: Array
     least: float
     converged: Bools
+    kinds: Array
     rates: Array
     proportions: Array | None = None
 
@@ -123,13 +126,35 @@ class Effects:
 
 
 def adjust(made: Sequence[Effects]) -> list[Effects]:
-    """Set the false discovery rates of all effects of a measure together (Benjamini and Hochberg 1995)."""
+    """Set the false discovery rates of all effects of a measure together, weighted by kind.
+
+    Benjamini and Hochberg (1995), with weights of the tail probabilities (Genovese, Roeder and Wasserman
+    2006, Biometrika 93:509).
+    """
     if not made:
         return []
     # Over all contrasts of a measure, because a reader looks through all of them for the smallest.
-    rates = stats.false_discovery_control(np.concatenate([one.tails for one in made]))
+    tails, kinds = (np.concatenate(parts) for parts in zip(*((e.tails, e.kinds) for e in made), strict=True))
+    rates = stats.false_discovery_control(np.minimum(1.0, tails / weigh(tails, kinds)))
     parts = np.split(rates, np.cumsum([len(one.populations) for one in made])[:-1])
     return [replace(one, rates=part) for one, part in zip(made, parts, strict=True)]
+
+
+def weigh(tails: Array, kinds: Array) -> Array:
+    """Return a weight for each tail probability by the effects in its kind, float64 [Q] with mean 1.
+
+    Effects are often in one kind only, such as markers that are on: the tests of the other kind then cost
+    power. The number of effects of a kind is the excess of its tail probabilities below 1/2 over those above,
+    which weights in groups need (Hu, Zhao and Zhou 2010, JASA 105:1215). Half of the accepted error goes to
+    the kinds by it, half to all responses alike, so that no weight is below 1/2.
+    """
+    sizes = kinds.sum(axis=0)
+    excess = np.maximum(np.where(tails <= 0.5, 1.0, -1.0) @ kinds, 0.0)
+    if not excess.any():
+        return np.ones(len(tails))
+    by_effects = excess / np.maximum(sizes, 1e-300) * (len(tails) / excess.sum())
+    weights: Array = kinds @ (0.5 + 0.5 * by_effects)
+    return weights
 
 
 def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 1) -> Effects:
@@ -205,6 +230,7 @@ def _effects(
         sds,
         least,
         converged,
+        fit.kinds,
         unknown,
         proportions,
     )

@@ -42,7 +42,7 @@ FORGOTTEN = 1e-8  # weight of the points that are not kept
 FARTHEST = 7.0  # scales are between exp(-7) and exp(7) standard deviations of a response
 TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width relative to the posterior
 Bools = npt.NDArray[np.bool_]
-CHUNK = 2_000_000  # numbers in a temporary array
+CHUNK = 200_000  # numbers in a temporary array, which stays in the cache
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,8 @@ class RegressionFit:
         Probability that a value is no outlier.
     effective : float64 [Q]
         Effective number of points in the integral over the scales.
+    kinds : float64 [Q, K]
+        Probabilities of the kinds of responses.
     """
 
     weights: Array
@@ -95,6 +97,7 @@ class RegressionFit:
     scales: Array
     usual: Array
     effective: Array
+    kinds: Array
 
 
 def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFit:
@@ -139,6 +142,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
         covariance = np.einsum("qn,qni,qnj->qij", own, moved, moved)
         root = np.linalg.cholesky(covariance + 1e-4 * np.eye(centre.shape[1]))
     usual = 1.0 - np.einsum("qm,qms->sq", weights.sum(axis=1), outliers)
+    of_kinds = np.einsum("qn,qnk->qk", weights.sum(axis=2), kinds.probabilities(theta))
     flat = weights.reshape(len(y), -1)
     order = np.argsort(-flat, axis=1)
     sums = np.cumsum(np.take_along_axis(flat, order, 1), axis=1)
@@ -147,9 +151,8 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     rows = np.arange(len(y))[:, None]
     means, covariances = cube.coefficients(theta[rows, n], outliers[rows, m])
     kept = np.take_along_axis(flat, order, 1)
-    return RegressionFit(
-        kept / kept.sum(axis=1, keepdims=True), means, covariances, theta[rows, n], usual, effective
-    )
+    kept /= kept.sum(axis=1, keepdims=True)
+    return RegressionFit(kept, means, covariances, theta[rows, n], usual, effective, of_kinds)
 
 
 class _Kinds:
@@ -171,6 +174,11 @@ class _Kinds:
         each: Array = own[:, None] - (0.5 * z**2 + np.log(self.sds)).sum(axis=-1)
         return each
 
+    def probabilities(self, theta: Array) -> Array:
+        """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
+        each: Array = np.exp(_log_shares(self._each(theta)))
+        return each
+
     def log_density(self, theta: Array) -> Array:
         """Return the log density of scales and level [Q, N], with a constant left out for each response."""
         others = theta[..., self.n_scales :] / VARIABILITY_SD
@@ -185,7 +193,7 @@ class _Kinds:
         theta : float64 [Q, N, dims]
         weights : float64 [Q, N]
         """
-        own = weights[..., None] * np.exp(_log_shares(self._each(theta)))  # [Q, N, kinds]
+        own = weights[..., None] * self.probabilities(theta)  # [Q, N, kinds]
         counts = own.sum(axis=(0, 1))
         scales = theta[..., : self.n_scales]
         # One response far away in the prior of a mean, so that an empty kind stays where it can be.
@@ -254,24 +262,26 @@ class _Likelihood:
         """Return restricted log likelihoods [K], inner matrices [K, q, q] and means [K, q]."""
         d = self._precisions(theta, outliers, own)
         y = self.y[own]
-        weighted = d[:, None, :] * self.b.T  # [K, q, S]
-        inner = weighted @ self.b
-        right = np.einsum("kqs,ks->kq", weighted, y)
-        logs = 0.5 * np.log(np.where(d > 0.0, d, 1.0)).sum(axis=1) - 0.5 * (d * y**2).sum(axis=1)
+        k, q, ones = len(d), self.b.shape[1], np.ones(d.shape[1])
+        # Products of columns are the same for all responses, so that all sums are products of two matrices.
+        inner: Array = (d @ _products(self.b, self.b)).reshape(k, q, q)
+        weighted = d * y
+        right = weighted @ self.b
+        logs = 0.5 * (np.log(np.where(d > 0.0, d, 1.0)) - weighted * y) @ ones
         if self.dense_terms.size:
             scales = theta[:, 1 + self.dense_terms]
             at = self.n_fixed + np.arange(len(self.dense_terms))
             inner[:, at, at] += np.exp(-2.0 * scales)
             logs -= scales.sum(axis=1)
-        if self.z.shape[1]:
+        if n_levels := self.z.shape[1]:
             scale = theta[:, 1 + self.largest]
             e = d @ self.z + np.exp(-2.0 * scale)[:, None]  # [K, R]
-            f = weighted @ self.z  # [K, q, R]
-            g = (d * y) @ self.z
+            f = (d @ _products(self.b, self.z)).reshape(k, q, n_levels)
+            g = weighted @ self.z
             inner -= (f / e[:, None]) @ f.transpose(0, 2, 1)
-            right -= np.einsum("kqr,kr->kq", f, g / e)
-            logs += 0.5 * (g**2 / e).sum(axis=1) - 0.5 * np.log(e).sum(axis=1) - self.z.shape[1] * scale
-        means = np.linalg.solve(inner, right[:, :, None])[:, :, 0]
+            right -= (f @ (g / e)[:, :, None])[:, :, 0]
+            logs += 0.5 * (g**2 / e - np.log(e)) @ np.ones(n_levels) - n_levels * scale
+        means = np.asarray(np.linalg.solve(inner, right[:, :, None])[:, :, 0], np.float64)
         # The determinant makes it the restricted likelihood: without it, the scales would be too small by the
         # coefficients that were fitted.
         logs += 0.5 * (right * means).sum(axis=1) - 0.5 * np.linalg.slogdet(inner)[1]
@@ -347,6 +357,12 @@ def _points(dims: int, seed: int, number: int) -> tuple[Array, Array]:
     base = stats.norm.ppf(uniforms[:, :-1]) / np.sqrt(chi / TAILS)[:, None]
     logs = -0.5 * (TAILS + dims) * np.log1p((base**2).sum(axis=1) / TAILS)
     return base, logs
+
+
+def _products(first: Array, second: Array) -> Array:
+    """Return the products of all pairs of columns, float64 [S, A * B]."""
+    pairs: Array = (first[:, :, None] * second[:, None]).reshape(len(first), -1)
+    return pairs
 
 
 def _log_shares(logs: Array) -> Array:

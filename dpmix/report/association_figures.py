@@ -83,7 +83,7 @@ def _panel(study: Study, one: Effects, share: float) -> EffectPanel:
     placed = zip(*labels_apart(points, texts, VOLCANO_SIZE), strict=True)
     written = dict(zip(first.tolist(), placed, strict=True))
     order = np.sort(first)
-    note = f", {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
+    note = f", the first {len(order)} of {len(middle)}" if len(order) < len(middle) else ""
     return EffectPanel(
         title=f"{one.measure.capitalize()}: {one.contrast}{note}",
         axis=AXES.get(one.measure, SHIFT),
@@ -118,7 +118,7 @@ def forest(drawn: list[EffectPanel]) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color="#dddddd", linewidth=0.5)
         axes.set_axisbelow(True)
-        axes.set_xlabel(f"{panel.axis}: median and 90% interval; coloured: found")
+        axes.set_xlabel(f"{panel.axis}\nmedian and 90% interval; coloured: found")
         axes.set_title(panel.title)
     return figure
 
@@ -214,8 +214,9 @@ def heatmap(drawn: list[Differences]) -> Figure:
         axes.set_xticks(np.arange(len(one.channels)), one.channels, rotation=90)
         axes.set_yticks(np.arange(len(one.populations)), one.populations)
         axes.tick_params(length=0)
-        axes.set_title(f"{one.contrast}; dots: found")
-        figure.colorbar(image, ax=axes).set_label(SHIFT, fontsize=7)
+        # In the title, because a label of the colours is longer than the axes of few populations.
+        axes.set_title(f"{one.contrast}: {SHIFT}\nDots: found")
+        figure.colorbar(image, ax=axes)
     return figure
 
 

@@ -10,7 +10,15 @@ from dpmix.association.effects import ABUNDANCE, EXPRESSION, Effects
 from dpmix.association.study import Study
 from dpmix.populations.result import with_type
 from dpmix.report import templates
-from dpmix.report.association_figures import MARGINS, SHIFT, Differences, EffectPanel, differences_of, panels
+from dpmix.report.association_figures import (
+    AXES,
+    MARGINS,
+    SHIFT,
+    Differences,
+    EffectPanel,
+    differences_of,
+    panels,
+)
 from dpmix.report.association_samples import (
     MAP_MARGIN,
     MOST_STRIPS,
@@ -83,7 +91,10 @@ def summary(study: Study, share: float) -> list[str]:
     lines += [f"The gating: {study.draws.verdict}"] if study.draws.verdict else []
     for effects in study.effects:
         found = effects.found(share)
-        lines.append(f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found.")
+        lines.append(
+            f"{effects.contrast}, {effects.measure}: {found.sum()} of {len(found)} found "
+            f"({AXES.get(effects.measure, SHIFT)}, with 90% interval)."
+        )
         listed = [int(q) for q in effects.order(share) if found[q]]
         lines += [sentence(study, effects, q) for q in listed[:MOST_SENTENCES]]
         if len(listed) > MOST_SENTENCES:
@@ -103,9 +114,14 @@ def sentence(study: Study, effects: Effects, q: int) -> str:
         text = f"{where} varies {middle:.2f} times as much between samples ({low:.2f} to {high:.2f})"
     else:
         channel = study.draws.channels[effects.channels[q]]
-        text = f"{channel} in {where} differs by {middle:.3g} ({low:.3g} to {high:.3g})"
+        text = f"{channel} in {where} differs by {middle:#.3g} ({low:#.3g} to {high:#.3g})"
     described = with_type(phenotype, "".join(study.draws.population_types[p : p + 1]))
-    return f"{text}: {described}." if phenotype and not study.draws.by_type else f"{text}."
+    named = f": {described}" if phenotype and not study.draws.by_type else ""
+    # An effect almost without some samples may differ from the one that a reader sees in the figure.
+    at = p, effects.channels[q]
+    odd = [one.sample for one in study.outliers if (one.population, one.channel) == at]
+    listed = f" (outliers: {', '.join(odd)})" if odd else ""
+    return f"{text}{named}{listed}."
 
 
 def _rows(study: Study, effects: Effects, share: float) -> list[dict[str, Any]]:
