@@ -109,8 +109,8 @@ def measure(n_chunks: int, n_devices: int) -> dict[str, float | int]:
             times["sums"] = (n_devices - 1) * merge + rounding
             # The first device copies its sums; all others merge theirs.
             calls = (times["threads"] - times["sums"]) / n_devices
-            times["longest"] = calls + merge + rounding / n_devices
-            times["derived"] = times["serial"] + times["longest"]
+            times["device"] = calls + merge + rounding / n_devices
+            times["derived"] = times["serial"] + times["device"]
             found |= {f"{name}_{what}_ms": milliseconds for what, milliseconds in times.items()}
         return found
     finally:

@@ -46,15 +46,15 @@ def host(name: str = "cuda_host") -> str:
 
 
 def critical_path(name: str = "cuda_host") -> str:
-    """Return the serial part of a pass, the longest thread of a device, and their sum (cuda_host.py)."""
+    """Return the serial part of a pass, the time in the thread of a device, and their sum (cuda_host.py)."""
     header = ["devices"]
     for of in ("draw", "E step"):
-        header += [f"{of}: engine's thread, ms", "longest thread of a device", "derived elapsed"]
+        header += [f"{of}: engine's thread, ms", "thread of a device", "derived elapsed"]
     most = max(row["chunks"] for row in read_results(name)["results"])
     rows = [
         [
             row["devices"],
-            *(t for of in ("draw", "expect") for t in times_of(row, of, "serial", "longest", "derived")),
+            *(t for of in ("draw", "expect") for t in times_of(row, of, "serial", "device", "derived")),
         ]
         for row in read_results(name)["results"]
         if row["chunks"] == most
