@@ -5,11 +5,10 @@
     python benchmarks/associate.py figure                # docs/pictures/power.png from the results
 
 Abundance: counts of 14 populations are simulated for two groups of 3 to 30 samples, with logistic-normal
-variation
-between samples (standard deviation about 0.35 on the log scale) and, in every other cohort, a shift between
-two batches, which all methods have in their design. Three populations change by the same factor, up or down;
-the others do not change relative to each other. A discovery is false if its population does not change, or in
-the other direction.
+variation between samples (standard deviation about 0.35 on the log scale) and, in every other cohort, a shift
+between two batches, which all methods have in their design. Three populations change by the same factor, up
+or down; the others do not change relative to each other. A discovery is false if its population does not
+change, or in the other direction.
 
 All methods aim at a false discovery rate of 5%: Benjamini and Hochberg (1995) for the p-values. t test:
 linear model of the logits of the proportions. Beta-binomial: likelihood ratio test of one population at a
@@ -17,12 +16,10 @@ time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDi
 glmLRT; without --rscript, its rows come from the last run with R, which had the same cohorts.
 
 Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
-donors differ with
-a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard deviation of the
-background. An effect is in one of the populations where a channel is on. In half of the cohorts, 30%
-of the
-responses have an outlier of ten standard deviations. dpmix knows the error of each median; the moderated t
-test (Smyth 2004) does not use it.
+donors differ with a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard
+deviation of the background. An effect is in one of the populations where a channel is on. In half of the
+cohorts, 30% of the responses have an outlier of ten standard deviations. dpmix knows the error of each
+median; the moderated t test (Smyth 2004) does not use it.
 """
 
 from __future__ import annotations
@@ -322,9 +319,9 @@ def power_note() -> str:
         for key in ("on", "off")
     )
     return (
-        f"Next to the moderated t test, dpmix finds least in a row with {own} to {other}. 90% intervals\n"
-        f"of the t test without pairs contain {on} of the differences where responses are on, and\n"
-        f"{off} where they are off.\n"
+        f"In the row where dpmix finds fewest compared with the moderated t test, it finds {own} and the t test\n"
+        f"{other}. Without pairs, 90% intervals of the t test contain {on} of the differences where\n"
+        f"responses are on, and {off} where they are off.\n"
     )
 
 
