@@ -16,9 +16,9 @@ time, SciPy. edgeR: as in diffcyt's testDA_edgeR (Weber et al. 2019): estimateDi
 glmLRT; without --rscript, its rows come from the last run with R, which had the same cohorts.
 
 Expression: medians of 10 channels in 10 populations. A channel is on in 2 or 5 populations, in turn: its
-donors differ with a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the standard
-deviation of the background. An effect is in one of the populations where a channel is on. In half of the
-cohorts, 30% of the responses have an outlier of ten standard deviations. dpmix knows the error of each
+donors differ with a standard deviation of 0.3, its samples of 0.08. In the others it is off, with the
+standard deviation of the background. An effect is in one of the populations where a channel is on. In half of
+the cohorts, 30% of the responses have an outlier of ten standard deviations. dpmix knows the error of each
 median; the moderated t test (Smyth 2004) does not use it.
 """
 
@@ -319,8 +319,8 @@ def power_note() -> str:
         for key in ("on", "off")
     )
     return (
-        f"In the row where dpmix finds fewest compared with the moderated t test, it finds {own} and the t test\n"
-        f"{other}. Without pairs, 90% intervals of the t test contain {on} of the differences where\n"
+        f"In the row where dpmix finds fewest compared with the moderated t test, it finds {own} and\n"
+        f"the t test {other}. Without pairs, 90% intervals of the t test contain {on} of the differences where\n"
         f"responses are on, and {off} where they are off.\n"
     )
 
