@@ -320,8 +320,8 @@ def power_note() -> str:
     )
     return (
         f"In the row where dpmix finds fewest compared with the moderated t test, it finds {own} and\n"
-        f"the t test {other}. Without pairs, 90% intervals of the t test contain {on} of the differences where\n"
-        f"responses are on, and {off} where they are off.\n"
+        f"the t test {other}. Without pairs, 90% intervals of the t test contain {on} of the differences\n"
+        f"where responses are on, and {off} where they are off.\n"
     )
 
 
