@@ -326,6 +326,27 @@ def test_a_program_may_end_without_closing_it(emulated_devices: Emulate) -> None
     assert (ended.stdout, ended.stderr) == ("[9.]\n", "")
 
 
+FAILING = (
+    FORGETFUL.replace("print(", "try:\n    print(")
+    + """finally:
+    engine.close()
+    raise SystemExit(3)  # the interpreter ends at once
+"""
+)
+
+
+def test_a_program_may_end_after_the_failure_of_a_device(emulated_devices: Emulate) -> None:
+    failing = emulator.environment(1, fail="0:cuModuleLoadDataEx:1")
+    # Several times: a thread of the device that is still in native code aborts every other program or so.
+    ended = [
+        subprocess.run(
+            [sys.executable, "-c", FAILING], env=failing, capture_output=True, text=True, check=False
+        )
+        for _ in range(6)
+    ]
+    assert [each.returncode for each in ended] == [3] * 6, [each.stderr for each in ended]
+
+
 # ---- Parts of the engine
 
 

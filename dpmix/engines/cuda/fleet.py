@@ -26,6 +26,7 @@ log = logging.getLogger("dpmix")
 T = TypeVar("T")
 
 FIRST_REBALANCE = 8  # passes before chunks may move between devices; then after 16, 32, ...
+CLOSING = 10.0  # seconds that the end of a device is waited for
 WORTH = 1.1  # they move if that makes a pass this many times faster, because events move with them
 
 
@@ -213,7 +214,8 @@ class Fleet:
 
     def _remove(self, number: int, error: Exception) -> None:
         """Close a failed device."""
-        self._devices.pop(number).close()
+        # Its thread must not be in native code when the interpreter ends, which may be next.
+        wait([self._devices.pop(number).close()], timeout=CLOSING)
         self._shares = interleaved_shares(len(self._grid), self._speeds())
         self._reason = f"device {self._names[number]} failed: {error}"
         rest = "the others continue" if self._devices else "it was the last"
@@ -247,8 +249,8 @@ class Fleet:
 
 
 def close_devices(devices: dict[int, CudaDevice], flights: Flights) -> None:
-    """Free the memory of devices, each in its own thread; wait at most 10 seconds for a pass in progress."""
+    """Free the memory of devices, each in its own thread; wait for a pass in progress, but not for ever."""
     flights.drain()
     closing = [device.close() for device in devices.values()]
     devices.clear()
-    wait(closing, timeout=10.0)
+    wait(closing, timeout=CLOSING)
