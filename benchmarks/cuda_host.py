@@ -36,7 +36,7 @@ from dpmix.model.streams import Key
 DIM, N_COMPONENTS = 14, 256
 SHAPES = [(4, 1), (16, 1), (64, 1), (64, 2), (64, 4), (64, 8)]
 """Resident chunks and devices."""
-PASSES = 200
+PASSES = 1000
 TOP = 1.5 * 2.0**52  # of sums (dpmix.engines.exact)
 
 
