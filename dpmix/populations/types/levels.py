@@ -250,7 +250,9 @@ def levels_of_draws(
 
 def with_base(marker: Marker, values: Array) -> Marker:
     """Return the marker with base rates from events [N]."""
-    base = [1.0 if silent else marker.passes(values, r).mean() for r, silent in enumerate(marker.silent)]
+    base = np.ones(len(marker.allowed))
+    for r, passed in each_cell(marker, values, ~marker.silent):
+        base[r] = passed.mean()
     return replace(marker, base=np.clip(base, *CHANCE))
 
 
