@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import h5netcdf
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.runs import netcdf
 from dpmix.runs.profile import SPANS
 from dpmix.system.version import VERSION
 
@@ -284,12 +284,12 @@ class Layout:
 def lay_out(path: Path, layout: Layout) -> None:
     """Write a run file with all datasets at their final shape and nothing drawn."""
     # An aligned word of 8 bytes is written at once; a word across two pages could be torn.
-    with netcdf.create_file(path, alignment_threshold=1, alignment_interval=8, locking=False) as file:
-        file.set_attributes(_attributes(layout))
+    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
+        file.attrs.update(_attributes(layout))
         for name in COUNTERS:
             file.create_variable(name, (), np.int64, data=np.int64(0))
         for group_name in dict.fromkeys(name.split("/")[0] for name in layout.variables):
-            _lay_out_group(file.create_group(group_name), f"{group_name}/", layout)
+            _lay_out_group(file.create_group(group_name), layout)
         _write_constants(file.create_group("constant_data"), layout)
 
 
@@ -314,13 +314,15 @@ def quantities(n_references: int, n_populations: int) -> list[str]:
     ]
 
 
-def write_coordinates(group: netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
+def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]) -> None:
     """Create the dimensions of a group, with the values along each but for those in `UNNUMBERED`.
 
     Only without values along their bytes, xarray and ArviZ read texts as one value.
     """
     for dim, values in coordinates.items():
-        group.create_dimension(dim, len(values), None if dim in UNNUMBERED else values)
+        group.dimensions[dim] = len(values)
+        if dim not in UNNUMBERED:
+            _write(group, dim, (dim,), values)
 
 
 def _attributes(layout: Layout) -> dict[str, Any]:
@@ -347,8 +349,9 @@ def _storable(value: str | int | float) -> Any:
     return np.array(value.encode("utf-8", "surrogateescape"), h5py.string_dtype())
 
 
-def _lay_out_group(group: netcdf.Group, prefix: str, layout: Layout) -> None:
+def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
     """Create the coordinates of a group, and its datasets with nothing drawn."""
+    prefix = f"{group.name.strip('/')}/"
     variables = {
         name.removeprefix(prefix): v for name, v in layout.variables.items() if name.startswith(prefix)
     }
@@ -357,11 +360,11 @@ def _lay_out_group(group: netcdf.Group, prefix: str, layout: Layout) -> None:
     for name, (dims, dtype) in variables.items():
         if dims:
             group.create_variable(name, dims, dtype, dcpl=_filled(dtype))
-        else:
+        else:  # h5netcdf ignores properties of a dataset of one number
             group.create_variable(name, dims, dtype, data=np.asarray(-1, dtype))
 
 
-def _write_constants(group: netcdf.Group, layout: Layout) -> None:
+def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
     """Write the constants; one named like its only dimension holds the values along that dimension."""
     constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
     sizes = {
@@ -372,7 +375,14 @@ def _write_constants(group: netcdf.Group, layout: Layout) -> None:
     write_coordinates(group, numbered | given)
     for name, (dims, array) in constants.items():
         if name not in given:
-            group.create_variable(name, dims, array.dtype, data=array)
+            _write(group, name, dims, array)
+
+
+def _write(group: h5netcdf.Group, name: str, dims: tuple[str, ...], array: AnyArray) -> None:
+    if array.dtype.kind in "OU":
+        group.create_variable(name, dims, h5py.string_dtype(), data=array.astype(object))
+    else:
+        group.create_variable(name, dims, array.dtype, data=array)
 
 
 def unwritten(dtype: npt.DTypeLike) -> AnyArray:

@@ -14,13 +14,13 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import h5netcdf
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.errors import ConfigError
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.tree.partitions import contingency
-from dpmix.runs import netcdf
 from dpmix.runs.layout import coordinate, write_coordinates
 from dpmix.runs.reader import Run
 from dpmix.runs.run_file import Slot, read_contents
@@ -127,8 +127,8 @@ def write_aligned(path: str | Path, run: Run, draws: npt.ArrayLike, order: npt.A
     written = read_contents(run.path).slots
     slots = {name: written[f"posterior/{name}"] for name in (*PER_COMPONENT, "alpha", *run.hyperparameters)}
     n_bytes = sum(map(_draw_bytes, slots.values())) * len(pairs) + orders.nbytes + HDF5_BYTES
-    with writing(path), replacing(path, n_bytes) as temporary, netcdf.create_file(temporary) as file:
-        file.set_attributes(_attributes(run))
+    with writing(path), replacing(path, n_bytes) as temporary, h5netcdf.File(temporary, "w") as file:
+        file.attrs.update(_attributes(run))
         _write_posterior(file.create_group("posterior"), run, slots, chains, numbers, pairs, orders)
 
 
@@ -145,7 +145,7 @@ def _attributes(run: Run) -> dict[str, str]:
 
 
 def _write_posterior(
-    group: netcdf.Group,
+    group: h5netcdf.Group,
     run: Run,
     slots: Mapping[str, Slot],
     chains: Ints,
@@ -156,10 +156,11 @@ def _write_posterior(
     sizes = {dim: size for slot in slots.values() for dim, size in zip(slot.dims, slot.shape, strict=True)}
     own = {dim: coordinate(dim, size, run.channels) for dim, size in sizes.items()}
     write_coordinates(group, {**own, "chain": chains, "draw": numbers})
-    made = {name: group.create_variable(name, slot.dims, np.float64) for name, slot in slots.items()}
-    component_order = group.create_variable("component_order", slots["weights"].dims, np.int64)
+    for name, slot in slots.items():
+        group.create_variable(name, slot.dims, np.float64)
+    group.create_variable("component_order", slots["weights"].dims, np.int64)
     placed = np.lexsort(pairs.T[::-1]).reshape(len(chains), len(numbers))  # by chain, then by draw
-    component_order[:] = orders[placed]
+    group["component_order"][:] = orders[placed]
     for name, slot in slots.items():
         step = max(HELD_BYTES // _draw_bytes(slot), 1)  # draws written together
         for row, start in itertools.product(range(len(chains)), range(0, len(numbers), step)):
@@ -167,7 +168,7 @@ def _write_posterior(
             held = run.in_draws(name, pairs[some])
             if name in PER_COMPONENT:
                 held = np.array([one[orders[t]] for one, t in zip(held, some, strict=True)])
-            made[name][row, start : start + step] = held
+            group[name][row, start : start + step] = held
 
 
 def _draw_bytes(slot: Slot) -> int:
