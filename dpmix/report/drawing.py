@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _drawing = Lock()
+TYPESETTING = "GDEF", "GPOS", "GSUB"  # tables of a font
 
 # Names of channels and files are shown literally, with "$"; text in a PDF stays text.
 STYLE: Any = {
@@ -40,8 +41,25 @@ def styled() -> Iterator[None]:
     """Draw in the style of dpmix, one thread at a time: the style of Matplotlib is one of the process."""
     import matplotlib
 
-    with _drawing, matplotlib.rc_context(STYLE):
+    with _drawing, matplotlib.rc_context(STYLE), _small_fonts():
         yield
+
+
+@contextmanager
+def _small_fonts() -> Iterator[None]:
+    """Leave the rules of typesetting out of the fonts in PDFs.
+
+    No viewer uses them, since the text is already set, and reducing them to the glyphs of a figure takes half
+    of the time of a small PDF. Matplotlib has no setting for it.
+    """
+    from fontTools.subset import Options
+
+    kept = Options._drop_tables_default
+    Options._drop_tables_default = [*kept, *TYPESETTING]
+    try:
+        yield
+    finally:
+        Options._drop_tables_default = kept
 
 
 SPREAD_ROUNDS = 200  # at most, of moving labels apart
@@ -195,6 +213,24 @@ def percent_axis(axes: Axes, which: str) -> None:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     log_ticks(axis, lambda value: f"{100.0 * value:.6g}%")
+
+
+def short_ticks(axes: Axes, axis: Axis, places: Sequence[float]) -> None:
+    """Draw short ticks without labels at places of an axis: one line, since Matplotlib's ticks are slow."""
+    from matplotlib.markers import TICKDOWN, TICKLEFT
+
+    zeros, is_x = [0.0] * len(places), axis is axes.xaxis
+    (line,) = axes.plot(
+        *((places, zeros) if is_x else (zeros, places)),
+        color="black",
+        linestyle="none",
+        marker=TICKDOWN if is_x else TICKLEFT,
+        markersize=2.0,
+        markeredgewidth=0.6,
+        transform=axes.get_xaxis_transform() if is_x else axes.get_yaxis_transform(),
+        clip_on=False,
+    )
+    line.set_in_layout(False)
 
 
 def log_ticks(axis: Axis, text: Callable[[float], str]) -> None:

@@ -23,6 +23,7 @@ from dpmix.system.threads import one_thread
 MOST_EVENTS = 20_000
 NEIGHBOURS = 15
 CELL = 2.0  # width of the cells of the grid, in units of the map
+LEAST_CELLS = 10  # on a side of the grid, while the map is small
 MAP_NOTE = (
     "Neighbours are similar in all channels. Distances between islands and sizes of islands have no meaning.",
     "Populations are not defined on the map: an island may hold several; one may form several islands.",
@@ -94,6 +95,7 @@ def _embed(values: Floats, random: np.random.Generator) -> Floats:
             random_state=int(random.integers(2**31)),
             negative_gradient_method="fft",
             ints_in_interval=CELL,
+            min_num_intervals=LEAST_CELLS,
             n_jobs=1,
             callbacks=lambda *_: progress.add(REPORT_EVERY),
             callbacks_every_iters=REPORT_EVERY,

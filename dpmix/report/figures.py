@@ -25,6 +25,7 @@ from dpmix.report.drawing import (
     name_population,
     new_figure,
     number_populations,
+    short_ticks,
     styled,
 )
 from dpmix.report.embedding import MAP_NOTE, map_caption, map_numbers, map_point, map_window
@@ -135,10 +136,8 @@ def heatmap(gating: Gating) -> Figure:
     axes.tick_params(length=0)
     for row, population in enumerate(cells.populations):
         name_population(axes, columns - 0.5, row, gating, population, share_text(gating, population))
-    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=0.5)
-    axes.tick_params(which="minor", length=0)
+    axes.vlines(np.arange(columns + 1) - 0.5, -0.5, rows - 0.5, color="white", linewidth=0.5)
+    axes.hlines(np.arange(rows + 1) - 0.5, -0.5, columns - 0.5, color="white", linewidth=0.5)
     for side in axes.spines.values():
         side.set_visible(False)
     for own_tree, turned, place_of_tree in (
@@ -223,7 +222,7 @@ def _density(axes: Axes, gating: Gating, pair: int, outlined: Sequence[int]) -> 
     for axis, channel in ((axes.xaxis, int(x)), (axes.yaxis, int(y))):
         own = ticks_of(gating, channel)
         axis.set_ticks(own.places, own.texts)
-        axis.set_ticks(own.minor, minor=True)
+        short_ticks(axes, axis, own.minor)
     names = gating.short_channels
     axes.set_xlabel(shortened(names[x], 40))
     axes.set_ylabel(shortened(names[y], 40))
