@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -155,6 +155,24 @@ class Forest:
         mean = weights_of(self.run, self.draws, components, shares.shape[1]).mean(axis=0)
         order = np.argsort(-mean, kind="stable")
         return np.argsort(order, kind="stable")[own], shares[:, order]
+
+    @cached_property
+    def nearest(self) -> list[Ints]:
+        """Component of the mean density nearest to each component of each draw, int64 [T] of [K].
+
+        -1 for a component that is the most probable one of a point.
+        """
+        # Bayesian EM leaves components of weight 0, which no mean can be nearest to.
+        heavy = np.flatnonzero(self.density[0])
+        nearest_heavy = nearest_in(*(part[heavy] for part in self.density))
+        found = []
+        for labels, (chain, draw) in zip(self.labels, self.draws, strict=True):
+            means = np.asarray(self.run.means[chain, draw])
+            nearest = np.full(len(means), -1)
+            without = np.bincount(labels, minlength=len(means)) == 0
+            nearest[without] = heavy[nearest_heavy(means[without])]
+            found.append(nearest)
+        return found
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
@@ -336,16 +354,9 @@ def cast_votes(forest: Forest, shares: Array) -> Iterator[tuple[Array, Ints]]:
     """
     from scipy.sparse import csr_array
 
-    # Bayesian EM leaves components of weight 0, which no mean can be nearest to.
-    heavy = np.flatnonzero(forest.density[0])
-    nearest_heavy = nearest_in(*(part[heavy] for part in forest.density))
-    for labels, (chain, draw) in zip(forest.labels, forest.draws, strict=True):
-        means = np.asarray(forest.run.means[chain, draw])
-        shape = len(means), len(labels)
+    for labels, nearest in zip(forest.labels, forest.nearest, strict=True):
+        shape = len(nearest), len(labels)
         points = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=shape)
-        nearest = np.full(len(means), -1)
-        without = np.bincount(labels, minlength=len(means)) == 0
-        nearest[without] = heavy[nearest_heavy(means[without])]
         yield points @ shares, nearest
 
 

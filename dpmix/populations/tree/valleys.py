@@ -12,6 +12,7 @@ L modes, E events, D channels.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -138,9 +139,13 @@ def _variance(positions: Array, weights: Array) -> float:
     """
     total = weights.sum()
     variance = weights @ np.square(positions - weights @ positions / total) / total
-    order = np.argsort(positions)
-    reached = np.cumsum(weights[order])
-    first, third = positions[order[np.searchsorted(reached, (0.25 * total, 0.75 * total))]]
+    if (weights == 1.0).all():  # ranks need no sort
+        ranks = [math.ceil(share * len(positions)) - 1 for share in (0.25, 0.75)]
+        first, third = np.partition(positions, ranks)[ranks]
+    else:
+        order = np.argsort(positions)
+        reached = np.cumsum(weights[order])
+        first, third = positions[order[np.searchsorted(reached, (0.25 * total, 0.75 * total))]]
     return float(min(variance, ((third - first) / QUARTILES) ** 2))
 
 
