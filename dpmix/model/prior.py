@@ -6,7 +6,7 @@ The docstring of `dpmix.model.mixture` has the equations. D channels, K componen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.special import gammainc, gammaln, multigammaln
@@ -78,6 +78,11 @@ class Prior(Hyperparameters):
         inverse: Array = np.asarray(np.linalg.inv(self.phi), dtype=np.float64)
         return inverse
 
+    @cached_property
+    def phi_root(self) -> Array:
+        """The lower Cholesky factor of Phi, float64 [D, D]."""
+        return np.linalg.cholesky(self.phi)
+
     @property
     def phi_least(self) -> Array:
         """The lower bound of a learned Phi, float64 [D, D]: Phi minus this is positive definite."""
@@ -97,6 +102,12 @@ def log_prior(state: State, prior: Prior) -> float:
     return float(_log_components(state) + sticks + alpha) + log_hyperprior(hyper, prior)
 
 
+@lru_cache(1024)  # of the values of nu, at every sweep
+def _log_multigamma(value: float, dim: int) -> float:
+    """Return the log of the multivariate gamma function."""
+    return float(multigammaln(value, dim))
+
+
 def _log_components(state: State) -> float:
     """Return the log prior density of (mu, Sigma) given the hyperparameters of the state."""
     n_components, dim = state.means.shape
@@ -108,7 +119,7 @@ def _log_components(state: State) -> float:
     shifts = np.einsum("kij,kj->ki", state.whiteners, state.means - hyper.m)
     covariances = (
         n_components
-        * (dof * np.log(np.diag(scale)).sum() - 0.5 * dof * dim * np.log(2.0) - multigammaln(0.5 * dof, dim))
+        * (dof * np.log(np.diag(scale)).sum() - 0.5 * dof * dim * np.log(2.0) - _log_multigamma(0.5 * dof, dim))
         - 0.5 * (dof + dim + 1) * log_det
         - 0.5 * traces
     )
@@ -127,7 +138,7 @@ def log_hyperprior(hyper: Hyperparameters, prior: Prior) -> float:
     probability.
     """
     dim = len(prior.m)
-    root = np.linalg.cholesky(prior.phi)
+    root = prior.phi_root
     log_det = 2.0 * np.log(np.diag(root)).sum()
     density = 0.0
     if "m" in prior.learned:
@@ -144,5 +155,5 @@ def log_hyperprior(hyper: Hyperparameters, prior: Prior) -> float:
         dof = prior.phi_dof
         trace = dof * np.trace(np.linalg.solve(prior.phi, hyper.phi))
         density += 0.5 * (dof - dim - 1) * np.linalg.slogdet(hyper.phi)[1] - 0.5 * trace
-        density -= 0.5 * dof * (dim * np.log(2.0 / dof) + log_det) + multigammaln(0.5 * dof, dim)
+        density -= 0.5 * dof * (dim * np.log(2.0 / dof) + log_det) + _log_multigamma(0.5 * dof, dim)
     return float(density)
