@@ -81,7 +81,8 @@ class Prior(Hyperparameters):
     @cached_property
     def phi_root(self) -> Array:
         """The lower Cholesky factor of Phi, float64 [D, D]."""
-        return np.linalg.cholesky(self.phi)
+        root: Array = np.linalg.cholesky(self.phi).astype(np.float64)
+        return root
 
     @property
     def phi_least(self) -> Array:
@@ -117,9 +118,9 @@ def _log_components(state: State) -> float:
     scale = np.linalg.cholesky(hyper.nu * hyper.phi)
     traces = np.square(state.whiteners @ scale).sum()
     shifts = np.einsum("kij,kj->ki", state.whiteners, state.means - hyper.m)
+    norm = 0.5 * dof * dim * np.log(2.0)
     covariances = (
-        n_components
-        * (dof * np.log(np.diag(scale)).sum() - 0.5 * dof * dim * np.log(2.0) - _log_multigamma(0.5 * dof, dim))
+        n_components * (dof * np.log(np.diag(scale)).sum() - norm - _log_multigamma(0.5 * dof, dim))
         - 0.5 * (dof + dim + 1) * log_det
         - 0.5 * traces
     )

@@ -9,7 +9,16 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
 from dpmix.populations.tree.tree import mode_moments
-from dpmix.populations.tree.valleys import FAR, LEAST_EVENTS, VALLEY, Separation, distance_of, valley_depth
+from dpmix.populations.tree.valleys import (
+    FAR,
+    LEAST_EVENTS,
+    QUARTILES,
+    VALLEY,
+    Separation,
+    _variance,
+    distance_of,
+    valley_depth,
+)
 
 Array = NDArray[np.float64]
 FIRST, SECOND = np.array([True, False]), np.array([False, True])
@@ -61,6 +70,17 @@ def test_two_normals_have_the_distance_of_their_valley_whatever_their_sizes(
     events[random.random(60_000) < share, 0] += distance
     first, second = split(events, distance / 2 + np.log((1 - share) / share) / distance)
     assert separation(first, second).between(FIRST, SECOND) == pytest.approx(distance / VALLEY, abs=error)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 30, 31, 32, 33, 1_000])
+def test_equal_weights_give_the_variance_of_any_other_equal_weights(n: int) -> None:
+    """Quartiles of unweighted events are found without a sort."""
+    for positions in (np.random.default_rng(n).normal(size=n), np.arange(n)[::-1] // 3.0):
+        ranked = np.sort(positions)
+        expected = (ranked[-(-3 * n // 4) - 1] - ranked[-(-n // 4) - 1]) / QUARTILES
+        for weight in (1.0, 2.0):
+            found = _variance(positions, np.full(n, weight))
+            assert found == pytest.approx(min(positions.var(), expected**2), rel=1e-12, abs=1e-300)
 
 
 def test_one_skewed_population_in_two_parts_has_no_valley() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +14,11 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from fontTools.subset import Options
+from fontTools.ttLib import TTFont
 from gatings import make_choice, make_gating, make_run, with_map
+from matplotlib.figure import Figure
+from matplotlib.markers import TICKDOWN, TICKLEFT
 from scipy import stats
 
 from dpmix.errors import DataError
@@ -23,6 +30,7 @@ from dpmix.populations.tree.tree import Tree
 from dpmix.report import (
     biaxial,
     coarseness,
+    decades,
     dendrogram,
     drawing,
     embedding,
@@ -33,6 +41,7 @@ from dpmix.report import (
     palette,
     traces,
 )
+from dpmix.report.drawing import styled
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console
 
@@ -322,6 +331,48 @@ def test_the_pairs_have_outlines_and_decades() -> None:
     assert len(axes.lines) >= len(outlined[0])
     assert {p for own in outlined for p in own} == set(range(4))
     assert {"0", "10²"} <= {t.get_text() for t in axes.get_xticklabels()}
+
+
+def test_short_ticks_stand_between_the_decades_and_outside_the_axes() -> None:
+    gating = replace(make_gating(4, 3), transforms=(Transform("arcsinh", 5.0),) * 3)
+    axes = figures.pairs(gating).subfigs[0].axes[0]
+    x, y = gating.rasters.pairs[pairs.separating_pairs(gating)[0]].tolist()
+    across, up = (line for line in axes.lines if line.get_marker() in {TICKDOWN, TICKLEFT})
+    for line, along, channel in ((across, 0, x), (up, 1, y)):
+        own = decades.ticks_of(gating, channel)
+        places = line.get_xydata()
+        assert len(own.minor) > len(own.places)
+        np.testing.assert_allclose(places[:, along], own.minor)
+        assert not places[:, 1 - along].any()
+        ends = line.get_transform().transform(places)
+        np.testing.assert_allclose(ends[:, 1 - along], axes.transAxes.transform((0.0, 0.0))[1 - along])
+
+
+def test_fonts_in_a_pdf_have_their_glyphs_but_not_the_rules_of_typesetting(tmp_path: Path) -> None:
+    before = list(Options._drop_tables_default)
+    with styled():
+        figure = Figure()
+        figure.text(0.1, 0.5, "CD4+ CD8 ≥ 5%")
+        figure.savefig(tmp_path / "text.pdf")
+    assert Options._drop_tables_default == before
+    fonts = fonts_in(tmp_path / "text.pdf")
+    assert fonts
+    for font in fonts:
+        assert {"glyf", "hmtx"} <= {*font.keys()}
+        assert not {"GSUB", "GPOS", "GDEF"} & {*font.keys()}
+    assert {"greaterequal", "C"} <= {name for font in fonts for name in font.getGlyphOrder()}
+
+
+def fonts_in(path: Path) -> list[TTFont]:
+    """Return the TrueType fonts in a PDF of Matplotlib."""
+    streams = [part.split(b"endstream")[0] for part in path.read_bytes().split(b"stream\n")[1:]]
+    found = []
+    for stream in streams:
+        with suppress(zlib.error):
+            content = zlib.decompress(stream)
+            if content[:4] == b"\0\1\0\0":
+                found.append(TTFont(io.BytesIO(content)))
+    return found
 
 
 def test_a_population_that_the_reference_lacks_is_drawn() -> None:

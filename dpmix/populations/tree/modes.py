@@ -277,7 +277,7 @@ def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
         along = (directions.mT @ gap)[..., 0] * (shares / ((1.0 - shares) * shape + shares))
         # One product of matrices for each pair, not one of a matrix and a vector for each point.
         steps = (root @ directions) @ np.ascontiguousarray(along.transpose(1, 2, 0))
-        points: Array = density.means[first] + steps.transpose(2, 0, 1)
+        points: Array = density.means[first] + np.ascontiguousarray(steps.transpose(2, 0, 1))
         return points
 
     return _lowest_between(density, pairs, ridge)
