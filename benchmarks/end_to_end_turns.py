@@ -32,14 +32,14 @@ VERSIONS = ("before", "after")
 
 
 def python_of(code: Path) -> str:
-    """The Python whose dpmix is that of a checkout."""
+    """Return the Python that has the dpmix of a checkout."""
     python = sys.executable if code == ROOT else str(code / ".venv" / "bin" / "python")
     if not Path(python).exists():
         raise SystemExit(f"{python}: not found; make .venv/installed in {code}")
     find = "import dpmix; print(dpmix.__file__)"
     found = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
     if not Path(found).is_relative_to(code):
-        raise SystemExit(f"{python}: its dpmix is {found}, not that of {code}; make .venv/installed there")
+        raise SystemExit(f"{python}: its dpmix is {found}, not in {code}; make .venv/installed there")
     return python
 
 
@@ -106,7 +106,7 @@ def table() -> str:
         cells = [_seconds(sum(stage[kind] for stage in run)) for run in runs]
         lines.append(f"| **all** | **{name}** | {' | '.join(cells)} |")
     other = "; ".join(name for name, one in results.items() if not one["same"])
-    same = "The results are the same, byte for byte" + (f", except for those of: {other}." if other else ".")
+    same = "The results are the same, byte for byte" + (f", except for: {other}." if other else ".")
     return "\n".join([*lines, "", same]) + "\n"
 
 
