@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _drawing = Lock()
-TYPESETTING = "GDEF", "GPOS", "GSUB"  # tables of a font
 
 # Names of channels and files are shown literally, with "$"; text in a PDF stays text.
 STYLE: Any = {
@@ -41,25 +40,8 @@ def styled() -> Iterator[None]:
     """Draw in the style of dpmix, one thread at a time: the style of Matplotlib is one of the process."""
     import matplotlib
 
-    with _drawing, matplotlib.rc_context(STYLE), _small_fonts():
+    with _drawing, matplotlib.rc_context(STYLE):
         yield
-
-
-@contextmanager
-def _small_fonts() -> Iterator[None]:
-    """Leave the rules of typesetting out of the fonts in PDFs.
-
-    No viewer uses them, since the text is already set, and reducing them to the glyphs of a figure takes half
-    of the time of a small PDF. Matplotlib has no setting for it.
-    """
-    from fontTools.subset import Options
-
-    kept = Options._drop_tables_default
-    Options._drop_tables_default = [*kept, *TYPESETTING]
-    try:
-        yield
-    finally:
-        Options._drop_tables_default = kept
 
 
 SPREAD_ROUNDS = 200  # at most, of moving labels apart

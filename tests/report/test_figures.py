@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +11,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from fontTools.subset import Options
-from fontTools.ttLib import TTFont
 from gatings import make_choice, make_gating, make_run, with_map
-from matplotlib.figure import Figure
 from matplotlib.markers import TICKDOWN, TICKLEFT
 from scipy import stats
 
@@ -41,7 +35,6 @@ from dpmix.report import (
     palette,
     traces,
 )
-from dpmix.report.drawing import styled
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console
 
@@ -346,33 +339,6 @@ def test_short_ticks_stand_between_the_decades_and_outside_the_axes() -> None:
         assert not places[:, 1 - along].any()
         ends = line.get_transform().transform(places)
         np.testing.assert_allclose(ends[:, 1 - along], axes.transAxes.transform((0.0, 0.0))[1 - along])
-
-
-def test_fonts_in_a_pdf_have_their_glyphs_but_not_the_rules_of_typesetting(tmp_path: Path) -> None:
-    before = list(Options._drop_tables_default)
-    with styled():
-        figure = Figure()
-        figure.text(0.1, 0.5, "CD4+ CD8 ≥ 5%")
-        figure.savefig(tmp_path / "text.pdf")
-    assert Options._drop_tables_default == before
-    fonts = fonts_in(tmp_path / "text.pdf")
-    assert fonts
-    for font in fonts:
-        assert {"glyf", "hmtx"} <= {*font.keys()}
-        assert not {"GSUB", "GPOS", "GDEF"} & {*font.keys()}
-    assert {"greaterequal", "C"} <= {name for font in fonts for name in font.getGlyphOrder()}
-
-
-def fonts_in(path: Path) -> list[TTFont]:
-    """Return the TrueType fonts in a PDF of Matplotlib."""
-    streams = [part.split(b"endstream")[0] for part in path.read_bytes().split(b"stream\n")[1:]]
-    found = []
-    for stream in streams:
-        with suppress(zlib.error):
-            content = zlib.decompress(stream)
-            if content[:4] == b"\0\1\0\0":
-                found.append(TTFont(io.BytesIO(content)))
-    return found
 
 
 def test_a_population_that_the_reference_lacks_is_drawn() -> None:
