@@ -7,10 +7,11 @@ compared with itself. A component has the level of its median in each channel, w
 
     sum_h w_h log (1 + sum_r F_r(h)) / (R + 1).
 
-In the channels as they are named, all events may also have the lowest or the highest level where the two
-groups of components lie less than `APART` standard deviations of a component apart, and the one of the three
-counts with which the table fits best. (In gated T cells, a threshold somewhere in CD3 made CD3 and CCR7 look
-exchanged.)
+A marker with the same cell in all rows is no evidence where all events are at one level, as CD3 in gated T
+cells; there, a threshold somewhere in CD3 made CD3 and CCR7 look exchanged. So where its two groups of
+components lie less than `APART` standard deviations of a component apart in the channel of its name, all
+events may also have the lowest or the highest level, and the one of the three counts with which the table
+fits best.
 
 A component fits a row if it passes all cells of the row. The exchange of two channels that raises the fit
 most is reported if the fit rises by `GAIN` nats, more rows have a component that fits them, and components
@@ -42,7 +43,7 @@ from dpmix.populations.types.levels import (
     start_of,
 )
 
-APART = 2.5  # standard deviations of a component between the levels of a channel that has more than one
+APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 GAIN = 0.1  # nats for an event
 COVERED = 0.02  # of the events
 
@@ -121,9 +122,9 @@ def _better(before: _Fit, after: _Fit) -> bool:
 
 
 def _possible(marker: Marker) -> list[Marker]:
-    """Return a marker and, if its levels are not apart, it with all events at its lowest or highest level."""
-    found = [marker]
-    if marker.separation < APART:
+    """Return a marker and, if neither cells nor levels are apart, it with all events at one of its ends."""
+    found, spoken = [marker], marker.allowed[~marker.silent]
+    if marker.separation < APART and (spoken == spoken[0]).all():
         ends = [np.full_like(marker.thresholds, end) for end in (np.inf, -np.inf)]
         found += [replace(marker, thresholds=end) for end in ends]
     return found
