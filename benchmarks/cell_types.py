@@ -451,7 +451,7 @@ def table_of(results: Row) -> str:
     """Return the table of the page."""
     lines = ["| set | " + " | ".join(WAYS.values()) + " |", "| --- |" + " --- |" * len(WAYS)]
     for name, row in results.get("sets", {}).items():
-        cells = [f"{row[way]['accuracy']:.2f}, {row[way]['f1']:.2f}" for way in WAYS]
+        cells = [f"{row[way]['accuracy']:.3f}, {row[way]['f1']:.3f}" for way in WAYS]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from dpmix.populations.types import exchanged as module
 from dpmix.populations.types.exchanged import exchanged
 
 Array = np.ndarray
@@ -47,6 +48,26 @@ def test_two_exchanges_are_found() -> None:
     values, labels = blood()
     values = values[:, [3, 1, 4, 0, 2, 5]]
     assert set(exchanged(values, labels, levels())) == {(0, 3), (2, 4)}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_marker_that_is_on_in_all_events_is_not_exchanged(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """Gated T cells: CD3 is on in all components, which differ a little in it; CCR7 is on in most."""
+    if wrong:  # two levels in every channel
+        monkeypatch.setattr(module, "_possible", lambda marker: [marker])
+    signs = np.array([[1, 1, 0, 1], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 0]])  # CD3, CD4, CD8, CCR7
+    found = []
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        types = np.repeat([0, 0, 0, 1, 2, 2, 2, 3], 10)  # of 80 components
+        centres = 4.0 * signs[types]
+        centres[:, 0] += np.repeat([0.0, 0.0, 0.8, 0.0], 20) + random.normal(0.0, 0.1, 80)
+        labels = np.repeat(np.arange(80), 50)
+        values = centres[labels] + random.normal(0.0, 0.4, (4_000, 4))
+        found.append(exchanged(values, labels, np.where(signs[..., None] > 0, PLUS, OFF)))
+    assert found == [((0, 3),) if wrong else ()] * 4
 
 
 def test_no_pair_without_two_markers_or_components() -> None:

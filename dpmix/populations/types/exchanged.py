@@ -7,6 +7,12 @@ compared with itself. A component has the level of its median in each channel, w
 
     sum_h w_h log (1 + sum_r F_r(h)) / (R + 1).
 
+A marker with the same cell in all rows is no evidence where all events are at one level, as CD3 in gated T
+cells; there, a threshold somewhere in CD3 made CD3 and CCR7 look exchanged. So where its two groups of
+components lie less than `APART` standard deviations of a component apart in the channel of its name, all
+events may also have the lowest or the highest level, and the one of the three counts with which the table
+fits best.
+
 A component fits a row if it passes all cells of the row. The exchange of two channels that raises the fit
 most is reported if the fit rises by `GAIN` nats, more rows have a component that fits them, and components
 that fit a row have `COVERED` more of the events. The search continues with the pair exchanged. (The fit alone
@@ -19,6 +25,7 @@ H components, R cell types, M markers, C levels of a marker that the table disti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
@@ -36,6 +43,7 @@ from dpmix.populations.types.levels import (
     start_of,
 )
 
+APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 GAIN = 0.1  # nats for an event
 COVERED = 0.02  # of the events
 
@@ -45,6 +53,14 @@ class _Cells(NamedTuple):
 
     logs: Array
     passed: Bools
+
+
+class _Fit(NamedTuple):
+    """Fit of a table in nats for an event, rows with a component, and events of components that fit a row."""
+
+    gain: float
+    rows: int
+    covered: float
 
 
 def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, int], ...]:
@@ -67,38 +83,51 @@ def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, in
     weights = sizes[numbers] / sizes[numbers].sum()
     medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
     starts: dict[tuple[int, bytes], Marker] = {}
-    cells = {}
+    cells: dict[tuple[int, int], list[_Cells]] = {}
     for m, c in product(spoken, spoken):
         key = c, np.unique(levels[:, m], axis=0).tobytes()  # columns with the same cells share their levels
         if key not in starts:
             starts[key] = start_of(values[:, c], labels, levels[:, m])
         marker = replace(starts[key], allowed=distinguished(levels[:, m]))
-        cells[m, c] = _cells(marker, medians[:, c], weights)
+        cells[m, c] = [_cells(one, medians[:, c], weights) for one in _possible(marker)]
 
-    def fit(channels: dict[int, int]) -> tuple[float, int, float]:
-        own = [cells[pair] for pair in channels.items()]
+    def fit(channels: Mapping[int, int], ways: Mapping[int, int]) -> _Fit:
+        own = [cells[m, c][ways[m]] for m, c in channels.items()]
         logs = sum((one.logs for one in own), np.zeros((len(levels), len(numbers))))
         passed = np.all([one.passed for one in own], axis=0)
         highest = np.maximum(logs.max(axis=0), 0.0)
         sums = np.exp(logs - highest).sum(axis=0) + np.exp(-highest)
         covered = float(weights @ passed.any(axis=0))
-        return float(weights @ (highest + np.log(sums))), int(passed.any(axis=1).sum()), covered
+        return _Fit(float(weights @ (highest + np.log(sums))), int(passed.any(axis=1).sum()), covered)
 
-    channels = {m: m for m in spoken}
+    channels, ways = {m: m for m in spoken}, dict.fromkeys(spoken, 0)
+    for m in spoken:
+        ways[m] = max(range(len(cells[m, m])), key=lambda way: fit(channels, ways | {m: way}).gain)
     found: list[tuple[int, int]] = []
     while True:
         free = [m for m in spoken if channels[m] == m]
-        after = {(a, b): fit(channels | {a: b, b: a}) for a, b in combinations(free, 2)}
-        pair = max(after, key=lambda one: after[one][0], default=None)
-        if pair is None or not _better(fit(channels), after[pair]):
+        after = {(a, b): fit(channels | {a: b, b: a}, ways | {a: 0, b: 0}) for a, b in combinations(free, 2)}
+        pair = max(after, key=lambda one: after[one].gain, default=None)
+        if pair is None or not _better(fit(channels, ways), after[pair]):
             return tuple(found)
         found.append(pair)
         channels |= {pair[0]: pair[1], pair[1]: pair[0]}
+        ways |= dict.fromkeys(pair, 0)
 
 
-def _better(before: tuple[float, int, float], after: tuple[float, int, float]) -> bool:
+def _better(before: _Fit, after: _Fit) -> bool:
     """Return whether the fit, the rows with a component and the events of such components all rise."""
-    return after[0] > before[0] + GAIN and after[1] > before[1] and after[2] > before[2] + COVERED
+    more = after.gain > before.gain + GAIN and after.rows > before.rows
+    return more and after.covered > before.covered + COVERED
+
+
+def _possible(marker: Marker) -> list[Marker]:
+    """Return a marker and, if neither cells nor levels are apart, it with all events at one of its ends."""
+    found, spoken = [marker], marker.allowed[~marker.silent]
+    if marker.separation < APART and (spoken == spoken[0]).all():
+        ends = [np.full_like(marker.thresholds, end) for end in (np.inf, -np.inf)]
+        found += [replace(marker, thresholds=end) for end in ends]
+    return found
 
 
 def _cells(marker: Marker, medians: Array, weights: Array) -> _Cells:

@@ -19,14 +19,16 @@ explains an event only as far as the event, or its component, passes the cells o
 probability that an event passes a cell and a its mean over the events of component h, the row explains the
 event by
 
-    k_r(x) = prod min(1, `TELLS` q)             prod min(1, `OTHERS` q),
-    k_hr   = prod a^2 / (a^2 + (1 - a)^2)       prod min(1, `OTHERS` a),
+    k_r(x) = prod min(1, `TELLS` q),
+    k_hr   = prod a^2 / (a^2 + (1 - a)^2),
     1 - (1 - k_r(x)) (1 - k_hr),
 
-the first products over the cells that divide types which are otherwise alike (`levels.telling`), the second
-ones over the other cells (`other_cells`), which must fail clearly, because the background of a marker that
-has nothing to do with a lineage differs between cells. What a row does not explain of its part of P(r | x)
-goes to its parent, as far as the parent explains it, and otherwise to unknown.
+the products over the cells that divide types which are otherwise alike (`levels.telling`), and over the other
+cells (`other_cells`) but the one with the least factor: a single cell can be wrong for a part of a type, or
+its marker have a background there, while a population that fails two cells is of another type. (With all
+other cells, naive CD4 T cells were unknown where the table says CD45RA - for CD4 T cells; with none, removed
+rows of large tables went to others from which they differ in two cells.) What a row does not explain of its
+part of P(r | x) goes to its parent, as far as the parent explains it, and otherwise to unknown.
 
 **Proportions** are expected numbers of events in the draws, with
 
@@ -101,7 +103,7 @@ CONTRADICTED, ROUNDS = 0.25, 3
 OWN = (
     0.05  # events of a row alone, per unknown event that it gains without a cell, below which this is suspect
 )
-TELLS, OTHERS = 1.5, 4.0  # an event passes a cell that divides, or another one, where q is 2 / 3 or 1 / 4
+TELLS = 1.5  # an event passes a cell where q is 2 / 3
 FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
@@ -296,7 +298,7 @@ def other_cells(
     doubt: Array,
     contradicted: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
-    """Return the cells that count although they do not divide similar types, bool [R, M].
+    """Return the cells that count, but for one, although they do not divide similar types, bool [R, M].
 
     Parameters
     ----------
@@ -326,12 +328,13 @@ def event_fits(
     tells : bool [R, M]
         Cells that divide similar types.
     others : bool [R, M]
-        Other cells that count.
+        Other cells that count, but for one.
     """
-    fits = np.ones((len(values), len(tells)))
+    fits, least = np.ones((2, len(values), len(tells)))
     for m, marker in enumerate(markers):
         for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
-            fits[:, r] *= np.minimum(1.0, (TELLS if tells[r, m] else OTHERS) * passed)
+            factor = np.minimum(1.0, TELLS * passed)
+            _multiply(fits[:, r], factor, None if tells[r, m] else least[:, r])
     return fits
 
 
@@ -342,23 +345,29 @@ def component_fits(
     others: npt.NDArray[np.bool_],
     labels: Sequence[Ints],
     n_components: int,
-) -> list[Array]:
-    """Return k_hr, how far components pass the cells that count, float64 [K, R] for each draw of labels [N].
+) -> Array:
+    """Return k_hr, how far components pass the cells that count, float64 [T, K, R] for T draws of labels [N].
 
     A component without events has 1. For other parameters see `event_fits`.
     """
     sizes = [np.bincount(own, minlength=n_components) for own in labels]
-    fits = [np.ones((n_components, len(tells))) for _ in labels]
+    fits, least = np.ones((2, len(labels), n_components, len(tells)))
     for m, marker in enumerate(markers):
         for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
             for k, own in enumerate(labels):
                 mean = np.bincount(own, passed, n_components) / np.maximum(sizes[k], 1)
-                if tells[r, m]:
-                    k_hr = mean**2 / (mean**2 + (1.0 - mean) ** 2)
-                else:
-                    k_hr = np.minimum(1.0, OTHERS * mean)
-                fits[k][:, r] *= np.where(sizes[k] > 0, k_hr, 1.0)
+                factor = np.where(sizes[k] > 0, mean**2 / (mean**2 + (1.0 - mean) ** 2), 1.0)
+                _multiply(fits[k, :, r], factor, None if tells[r, m] else least[k, :, r])
     return fits
+
+
+def _multiply(product: Array, factor: Array, least: Array | None) -> None:
+    """Multiply a product by a factor, both [X]; with `least`, by all such factors but the least."""
+    if least is None:
+        product *= factor
+    else:
+        product *= np.maximum(least, factor)
+        np.minimum(least, factor, out=least)
 
 
 def event_shares(
