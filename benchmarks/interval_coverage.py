@@ -49,6 +49,7 @@ SHAPES: tuple[Shape, ...] = ("gaussian", "skewed", "heavy", "bent")  # of the po
 SIZES = (5_000, 20_000, 100_000)  # events
 SHARES, MOST_SMALL = (0.003, 0.3), 6  # of the populations but the largest, and their number
 DISTANCES, CHANNELS = (3.5, 6.0), (4, 6, 8, 12)
+LARGE = 50  # events of a population that should be matched
 SETTINGS: dict[str, Any] = {"engine": {"backend": "cpu"}}
 RARE = (0.0005, 0.001, 0.002, 0.003, 0.005)
 MAIN = (0.4, 0.3, 0.18)
@@ -139,8 +140,8 @@ def intervals_of(case: tuple[str, int, int], options: Sequence[str]) -> dict[str
     with threadpool_limits(1, "blas"):
         found = gate(sample, SETTINGS, options)
     alone = [ends[0] for ends in np.quantile(found.draws_alone, INTERVAL, axis=0, method="weibull")]
-    rows = []
-    for true, own in matched_pairs(sample.labels, found.population):
+    rows, pairs = [], matched_pairs(sample.labels, found.population)
+    for true, own in pairs:
         truth = float(sample.proportions[true])
         ends = found.low[own], found.mean[own], found.high[own]
         wider = (found.high[own] - found.low[own]) / (alone[1][own] - alone[0][own])
@@ -156,7 +157,10 @@ def intervals_of(case: tuple[str, int, int], options: Sequence[str]) -> dict[str
         )
     kind, events, number = case
     about = {"kind": kind, "events": events, "number": number, "channels": sample.events.shape[1]}
-    return about | {"true": len(sample.proportions), "found": len(found.low), "rows": rows}
+    counted = np.bincount(sample.labels, minlength=len(sample.proportions))
+    missed = np.delete(counted, [true for true, _ in pairs]).tolist()
+    about |= {"true": len(counted), "found": len(found.low)}
+    return about | {"events of unmatched": missed, "rows": rows}
 
 
 def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
@@ -172,6 +176,9 @@ def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
 def of_cell(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Return shares over the samples of one kind and size."""
     rows = [row for sample in samples for row in sample["rows"]]
+    sizes = [row["counted"] * sample["events"] for sample in samples for row in sample["rows"]]
+    missed = [events for sample in samples for events in sample["events of unmatched"]]
+    large, large_missed = (int(np.sum(np.array(own) >= LARGE)) for own in (sizes, missed))
     half = [(row["high"] - row["low"]) / 2.0 / row["proportion"] for row in rows]
     return {
         "samples": len(samples),
@@ -181,6 +188,7 @@ def of_cell(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "width": round(float(np.median([row["width"] for row in rows])), 2),
         "half width": round(float(np.median(half)), 3),
         "matched": round(len(rows) / sum(sample["true"] for sample in samples), 3),
+        "large matched": [large, large + large_missed],
     }
 
 
@@ -243,16 +251,17 @@ def table_intervals(measured: dict[str, Any]) -> str:
     """Markdown: coverage by kind and size, for each config that was measured."""
     lines = [
         "| config | kind, events | samples | intervals | contain the mixing proportion | draws alone | "
-        "relative width | half width | populations matched |",
-        "|---" * 9 + "|",
+        "relative width | half width | populations matched | of 50 events or more |",
+        "|---" * 10 + "|",
     ]
 
     def line(title: str, row: dict[str, Any]) -> None:
         spread = (row["contained"] * (1.0 - row["contained"]) / row["intervals"]) ** 0.5
         half = f"{row['half width']:.1%}" if "half width" in row else ""
+        large = "{} of {}".format(*row["large matched"]) if "large matched" in row else ""
         lines.append(
             f"| {title} | {row['samples']} | {row['intervals']} | {row['contained']:.0%} ± {spread:.0%} | "
-            f"{row['alone']:.0%} | {row['width']:.2f} | {half} | {row['matched']:.0%} |"
+            f"{row['alone']:.0%} | {row['width']:.2f} | {half} | {row['matched']:.0%} | {large} |"
         )
 
     for config, cells in measured.items():

@@ -327,8 +327,24 @@ def page() -> str:
     cells = [_cohort_cell(one.get("cohort"), gates) for one in of]
     line(f"cohort: best F1 of {', '.join(gates)}; ARI", cells)
     plain = _cohort_cell(results[PLAIN_TITLE], gates)
-    lines += ["", f"K-means and average linkage on the cohort: {plain}.", "", said("resolution"), ""]
-    return "\n".join(lines)
+    lines += ["", f"K-means and average linkage on the cohort: {plain}."]
+    lines += [
+        battery_sentence(label, one["battery"]["cases"]) for label, one in results.items() if "battery" in one
+    ]
+    return "\n".join([*lines, "", said("resolution"), ""])
+
+
+def battery_sentence(label: str, rows: dict[str, Row]) -> str:
+    """Return which cases of the battery were measured, and where it failed."""
+    design = {case.name for case in cases(CASES)}
+    missed = [name for name, row in rows.items() if row["events"] >= 50 and not row["found"]]
+    added = [f"{name} ({row['added']})" for name, row in rows.items() if row["added"]]
+    measured = f"{len(design & set(rows))} of the {len(design)} cases of the default design"
+    others = f"{len(set(rows) - design)} of an earlier one with 8 cases of each kind"
+    return (
+        f"\nSmall populations, *{label}*: {measured}, and {others}. Of 50 events or more, not found: "
+        f"{'; '.join(missed) or 'none'}. With added populations: {'; '.join(added) or 'none'}."
+    )
 
 
 def _cohort_cell(row: Row | None, gates: Sequence[str]) -> str:
