@@ -14,7 +14,8 @@ that dpmix promises an interval for: the proportion among the cells that the sam
 alone" are the intervals of the same runs without the uncertainty of shapes
 (`dpmix.populations.events.borders`). "width" is the median width relative to these, and "half width" the
 median of half the width relative to the proportion. Each sample is kept under its number: `--samples`
-measures those that a cell lacks. "all" is the mean over the kinds.
+measures those that a cell lacks. "all" is the mean over the kinds. "expected" is the share that would be
+contained on average over the number of events that other samples have of each population (`expected`).
 
 **rare**: samples with populations of 0.05% to 0.5%; the share that is found, by the same rule of a match.
 """
@@ -30,6 +31,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,21 +177,33 @@ def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
 
 def of_cell(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Return shares over the samples of one kind and size."""
-    rows = [row for sample in samples for row in sample["rows"]]
-    sizes = [row["counted"] * sample["events"] for sample in samples for row in sample["rows"]]
-    missed = [events for sample in samples for events in sample["events of unmatched"]]
-    large, large_missed = (int(np.sum(np.array(own) >= LARGE)) for own in (sizes, missed))
-    half = [(row["high"] - row["low"]) / 2.0 / row["proportion"] for row in rows]
+    rows = [row | {"events": sample["events"]} for sample in samples for row in sample["rows"]]
+    large = sum(row["counted"] * row["events"] >= LARGE for row in rows)
+    missed = sum(events >= LARGE for sample in samples for events in sample["events of unmatched"])
     return {
         "samples": len(samples),
         "intervals": len(rows),
         "contained": round(float(np.mean([row["contained"] for row in rows])), 3),
+        "expected": round(float(np.mean([expected(row) for row in rows])), 3),
         "alone": round(float(np.mean([row["alone"] for row in rows])), 3),
         "width": round(float(np.median([row["width"] for row in rows])), 2),
-        "half width": round(float(np.median(half)), 3),
+        "half width": round(
+            float(np.median([(row["high"] - row["low"]) / 2.0 / row["proportion"] for row in rows])), 3
+        ),
         "matched": round(len(rows) / sum(sample["true"] for sample in samples), 3),
-        "large matched": [large, large + large_missed],
+        "large matched": [large, large + missed],
     }
+
+
+def expected(row: dict[str, Any]) -> float:
+    """Return the probability that the interval contains the proportion, had other events been sampled.
+
+    The number of events of a population is binomial. An interval is taken to move with this number, and its
+    error at the borders to stay.
+    """
+    sd = (row["proportion"] * (1.0 - row["proportion"]) / row["events"]) ** 0.5
+    low, high = (NormalDist(row["counted"], sd).cdf(row[end]) for end in ("low", "high"))
+    return high - low
 
 
 def of_size(cells: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,10 +216,22 @@ def of_size(cells: list[dict[str, Any]]) -> dict[str, Any]:
     return sums | means
 
 
+def cells_of(results: dict[str, Any], config: str) -> dict[str, Any]:
+    """Return the shares by kind and size: of the samples that are kept, or else those measured earlier."""
+    cells = dict(results["intervals"].get(config, {}))
+    samples = results["samples"].get(config, [])
+    for kind, n in {(sample["kind"], sample["events"]) for sample in samples}:
+        own = [sample for sample in samples if (sample["kind"], sample["events"]) == (kind, n)]
+        name = f"{kind}, {n:,}"
+        # Earlier shares stay until as many samples are measured again.
+        if len(own) >= cells.get(name, {"samples": 0})["samples"]:
+            cells[name] = of_cell(own)
+    return cells
+
+
 def measure_intervals(asked: argparse.Namespace, results: dict[str, Any]) -> None:
     """Add the samples that the cells asked for lack; keep the results after each."""
     config = " ".join(asked.set) or "default"
-    cells = results["intervals"].setdefault(config, {})
     chosen = [(kind, n) for n in sorted(asked.events) for kind in asked.kinds]
     kept = [
         sample
@@ -216,12 +242,8 @@ def measure_intervals(asked: argparse.Namespace, results: dict[str, Any]) -> Non
     cases = [(*cell, k) for k in range(asked.samples) for cell in chosen if (*cell, k) not in there]
     for sample in _each(partial(intervals_of, options=asked.set), cases, asked.jobs):
         kept.append(sample)
-        cell = [s for s in kept if (s["kind"], s["events"]) == (sample["kind"], sample["events"])]
-        name = f"{sample['kind']}, {sample['events']:,}"
-        # A cell keeps its earlier shares until as many samples are measured again.
-        if len(cell) >= cells.get(name, {"samples": 0})["samples"]:
-            cells[name] = of_cell(cell)
         results["samples"][config] = sorted(kept, key=lambda s: (s["events"], s["kind"], s["number"]))
+        results["intervals"][config] = cells_of(results, config)
         write_results("interval_coverage", results, quick=asked.quick)
 
 
@@ -247,24 +269,28 @@ def _each(measure: Any, cases: Iterable[Any], jobs: int) -> Iterable[Any]:
 # -------------------------------------------------------------------------------------- showing
 
 
-def table_intervals(measured: dict[str, Any]) -> str:
+def table_intervals(results: dict[str, Any]) -> str:
     """Markdown: coverage by kind and size, for each config that was measured."""
     lines = [
-        "| config | kind, events | samples | intervals | contain the mixing proportion | draws alone | "
-        "relative width | half width | populations matched | of 50 events or more |",
-        "|---" * 10 + "|",
+        "| config | kind, events | samples | intervals | contain the mixing proportion | expected | "
+        "draws alone | relative width | half width | populations matched | of 50 events or more |",
+        "|---" * 11 + "|",
     ]
 
     def line(title: str, row: dict[str, Any]) -> None:
-        spread = (row["contained"] * (1.0 - row["contained"]) / row["intervals"]) ** 0.5
+        # By Agresti and Coull (1998): with all or none contained, the error is not 0 either.
+        share = (row["contained"] * row["intervals"] + 2.0) / (row["intervals"] + 4.0)
+        error = (share * (1.0 - share) / (row["intervals"] + 4.0)) ** 0.5
+        other = f"{row['expected']:.0%}" if "expected" in row else ""
         half = f"{row['half width']:.1%}" if "half width" in row else ""
         large = "{} of {}".format(*row["large matched"]) if "large matched" in row else ""
         lines.append(
-            f"| {title} | {row['samples']} | {row['intervals']} | {row['contained']:.0%} ± {spread:.0%} | "
-            f"{row['alone']:.0%} | {row['width']:.2f} | {half} | {row['matched']:.0%} | {large} |"
+            f"| {title} | {row['samples']} | {row['intervals']} | {row['contained']:.0%} ± {error:.0%} | "
+            f"{other} | {row['alone']:.0%} | {row['width']:.2f} | {half} | {row['matched']:.0%} | {large} |"
         )
 
-    for config, cells in measured.items():
+    for config in dict.fromkeys([*results["intervals"], *results["samples"]]):
+        cells = cells_of(results, config)
         for kind in KINDS:
             for n in SIZES:
                 if row := cells.get(f"{kind}, {n:,}"):
@@ -296,9 +322,8 @@ def earlier(*, quick: bool = False) -> dict[str, Any]:
 
 def page(what: str) -> str:
     """Markdown: a table of earlier measurements, "intervals" or "rare"."""
-    measured = earlier()[what]
-    shown = {"intervals": table_intervals, "rare": table_rare}[what]
-    return (shown(measured) if measured else "Not measured yet.") + "\n"
+    results = earlier()
+    return (table_intervals(results) if what == "intervals" else table_rare(results["rare"])) + "\n"
 
 
 def main() -> None:
@@ -320,7 +345,7 @@ def main() -> None:
     elif asked.what == "rare":
         results["rare"][" ".join(asked.set) or "default"] = measure_rare(asked)
         write_results("interval_coverage", results, quick=asked.quick)
-    print(table_intervals(results["intervals"]), table_rare(results["rare"]), sep="\n\n")
+    print(table_intervals(results), table_rare(results["rare"]), sep="\n\n")
 
 
 if __name__ == "__main__":
