@@ -1,6 +1,7 @@
 """Count how often 90% intervals of proportions contain the truth, and how many rare populations are found.
 
     python benchmarks/interval_coverage.py                                    # the default config, an hour
+    python benchmarks/interval_coverage.py --kinds skewed --events 5000 --samples 12   # more of one cell
     python benchmarks/interval_coverage.py --events 5000 20000 --set model.coarseness=null   # exact posterior
     python benchmarks/interval_coverage.py rare --set model.coarseness=null  # rare populations
     python benchmarks/interval_coverage.py table                              # what was measured before
@@ -11,7 +12,10 @@ to one on F1; a match needs a Jaccard similarity above 1/2. Of the matched ones,
 the **mixing proportion**, from which the number of events of each population was drawn. This is the quantity
 that dpmix promises an interval for: the proportion among the cells that the sample was taken from. "Draws
 alone" are the intervals of the same runs without the uncertainty of shapes
-(`dpmix.populations.events.borders`). "width" is the median width relative to these.
+(`dpmix.populations.events.borders`). "width" is the median width relative to these, and "half width" the
+median of half the width relative to the proportion. Each sample is kept under its number: `--samples`
+measures those that a cell lacks. "all" is the mean over the kinds. "expected" is the share that would be
+contained on average over the number of events that other samples have of each population (`expected`).
 
 **rare**: samples with populations of 0.05% to 0.5%; the share that is found, by the same rule of a match.
 """
@@ -27,6 +31,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +39,7 @@ import yaml
 from clusterings import matches
 from in_process import Found, gate_run
 from populations import Array, Ints, Shape, apart, join, shaped
-from record import FOLDER, QUICK_FOLDER, write_results
+from record import FOLDER, QUICK_FOLDER, arguments, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.config.load import parse_config
@@ -46,10 +51,11 @@ SHAPES: tuple[Shape, ...] = ("gaussian", "skewed", "heavy", "bent")  # of the po
 SIZES = (5_000, 20_000, 100_000)  # events
 SHARES, MOST_SMALL = (0.003, 0.3), 6  # of the populations but the largest, and their number
 DISTANCES, CHANNELS = (3.5, 6.0), (4, 6, 8, 12)
+LARGE = 50  # events of a population that should be matched
 SETTINGS: dict[str, Any] = {"engine": {"backend": "cpu"}}
 RARE = (0.0005, 0.001, 0.002, 0.003, 0.005)
 MAIN = (0.4, 0.3, 0.18)
-RARE_EVENTS, RARE_CHANNELS = 40_000, (6, 8, 10)
+RARE_EVENTS, RARE_CHANNELS, RARE_SAMPLES = 40_000, (6, 8, 10), 12
 RARE_SETTINGS = {
     "model": {"components": 64},
     "mcmc": {"chains": 2, "burn_in": 150, "draws": 100},
@@ -133,27 +139,30 @@ def matched_pairs(labels: Ints, population: Ints) -> list[tuple[int, int]]:
 def intervals_of(case: tuple[str, int, int], options: Sequence[str]) -> dict[str, Any]:
     """Measure one sample: whether the intervals of matched populations contain the truth, and widths."""
     sample = sample_of(*case)
-    with threadpool_limits(1, "blas"), run_on(sample, SETTINGS, options) as run:
-        found = gate_run(run)
-    matched = matched_pairs(sample.labels, found.population)
+    with threadpool_limits(1, "blas"):
+        found = gate(sample, SETTINGS, options)
     alone = [ends[0] for ends in np.quantile(found.draws_alone, INTERVAL, axis=0, method="weibull")]
-    rows = []
-    for true, own in matched:
+    rows, pairs = [], matched_pairs(sample.labels, found.population)
+    for true, own in pairs:
         truth = float(sample.proportions[true])
+        ends = found.low[own], found.mean[own], found.high[own]
+        wider = (found.high[own] - found.low[own]) / (alone[1][own] - alone[0][own])
         rows.append(
             {
+                "proportion": round(truth, 5),
+                "counted": round(float(np.mean(sample.labels == true)), 5),
+                **{key: round(float(end), 5) for key, end in zip(("low", "mean", "high"), ends, strict=True)},
                 "contained": bool(found.low[own] <= truth <= found.high[own]),
                 "alone": bool(alone[0][own] <= truth <= alone[1][own]),
-                "width": float((found.high[own] - found.low[own]) / (alone[1][own] - alone[0][own])),
+                "width": round(float(wider), 3),
             }
         )
-    return {
-        "kind": case[0],
-        "events": case[1],
-        "true": len(sample.proportions),
-        "found": len(found.low),
-        "rows": rows,
-    }
+    kind, events, number = case
+    about = {"kind": kind, "events": events, "number": number, "channels": sample.events.shape[1]}
+    counted = np.bincount(sample.labels, minlength=len(sample.proportions))
+    missed = np.delete(counted, [true for true, _ in pairs]).tolist()
+    about |= {"true": len(counted), "found": len(found.low)}
+    return about | {"events of unmatched": missed, "rows": rows}
 
 
 def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
@@ -168,32 +177,79 @@ def rare_of(number: int, options: Sequence[str]) -> dict[str, Any]:
 
 def of_cell(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """Return shares over the samples of one kind and size."""
-    rows = [row for sample in samples for row in sample["rows"]]
+    rows = [row | {"events": sample["events"]} for sample in samples for row in sample["rows"]]
+    large = sum(row["counted"] * row["events"] >= LARGE for row in rows)
+    missed = sum(events >= LARGE for sample in samples for events in sample["events of unmatched"])
     return {
         "samples": len(samples),
         "intervals": len(rows),
         "contained": round(float(np.mean([row["contained"] for row in rows])), 3),
+        "expected": round(float(np.mean([expected(row) for row in rows])), 3),
         "alone": round(float(np.mean([row["alone"] for row in rows])), 3),
         "width": round(float(np.median([row["width"] for row in rows])), 2),
+        "half width": round(
+            float(np.median([(row["high"] - row["low"]) / 2.0 / row["proportion"] for row in rows])), 3
+        ),
         "matched": round(len(rows) / sum(sample["true"] for sample in samples), 3),
+        "large matched": [large, large + missed],
     }
 
 
-def measure_intervals(asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the shares by kind and size, and over all samples of a size."""
-    cases = [(kind, n, k) for k in range(asked.samples or 4) for n in asked.events for kind in asked.kinds]
-    samples = list(_each(partial(intervals_of, options=asked.set), cases, asked.jobs))
-    cells = {
-        f"{kind}, {n:,}": of_cell([s for s in samples if (s["kind"], s["events"]) == (kind, n)])
-        for kind in asked.kinds
-        for n in asked.events
+def expected(row: dict[str, Any]) -> float:
+    """Return the probability that the interval contains the proportion, had other events been sampled.
+
+    The number of events of a population is binomial. An interval is taken to move with this number, and its
+    error at the borders to stay.
+    """
+    sd = (row["proportion"] * (1.0 - row["proportion"]) / row["events"]) ** 0.5
+    low, high = (NormalDist(row["counted"], sd).cdf(row[end]) for end in ("low", "high"))
+    return high - low
+
+
+def of_size(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sums, and the means of the shares, over the cells of one size."""
+    sums = {key: sum(cell[key] for cell in cells) for key in ("samples", "intervals")}
+    means = {
+        key: round(float(np.mean([cell[key] for cell in cells])), 3)
+        for key in ("contained", "alone", "width", "matched")
     }
-    return cells | {f"all, {n:,}": of_cell([s for s in samples if s["events"] == n]) for n in asked.events}
+    return sums | means
+
+
+def cells_of(results: dict[str, Any], config: str) -> dict[str, Any]:
+    """Return the shares by kind and size: of the samples that are kept, or else those measured earlier."""
+    cells = dict(results["intervals"].get(config, {}))
+    samples = results["samples"].get(config, [])
+    for kind, n in {(sample["kind"], sample["events"]) for sample in samples}:
+        own = [sample for sample in samples if (sample["kind"], sample["events"]) == (kind, n)]
+        name = f"{kind}, {n:,}"
+        # Earlier shares stay until as many samples are measured again.
+        if len(own) >= cells.get(name, {"samples": 0})["samples"]:
+            cells[name] = of_cell(own)
+    return cells
+
+
+def measure_intervals(asked: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Add the samples that the cells asked for lack; keep the results after each."""
+    config = " ".join(asked.set) or "default"
+    chosen = [(kind, n) for n in sorted(asked.events) for kind in asked.kinds]
+    kept = [
+        sample
+        for sample in results["samples"].get(config, [])
+        if not (asked.again and (sample["kind"], sample["events"]) in chosen)
+    ]
+    there = {(sample["kind"], sample["events"], sample["number"]) for sample in kept}
+    cases = [(*cell, k) for k in range(asked.samples) for cell in chosen if (*cell, k) not in there]
+    for sample in _each(partial(intervals_of, options=asked.set), cases, asked.jobs):
+        kept.append(sample)
+        results["samples"][config] = sorted(kept, key=lambda s: (s["events"], s["kind"], s["number"]))
+        results["intervals"][config] = cells_of(results, config)
+        write_results("interval_coverage", results, quick=asked.quick)
 
 
 def measure_rare(asked: argparse.Namespace) -> dict[str, Any]:
     """Return the share of rare populations that are found, by their proportion."""
-    rows = list(_each(partial(rare_of, options=asked.set), range(asked.samples or 12), asked.jobs))
+    rows = list(_each(partial(rare_of, options=asked.set), range(RARE_SAMPLES), asked.jobs))
     recall = {f"{s:.2%}": round(float(np.mean([s in row["found"] for row in rows])), 3) for s in RARE}
     mean = round(float(np.mean(list(recall.values()))), 3)
     numbers = [row["populations"] for row in rows]
@@ -213,18 +269,35 @@ def _each(measure: Any, cases: Iterable[Any], jobs: int) -> Iterable[Any]:
 # -------------------------------------------------------------------------------------- showing
 
 
-def table_intervals(measured: dict[str, Any]) -> str:
+def table_intervals(results: dict[str, Any]) -> str:
     """Markdown: coverage by kind and size, for each config that was measured."""
     lines = [
-        "| config | kind, events | samples | intervals | contain the mixing proportion | draws alone | "
-        "relative width | populations matched |",
-        "|---" * 8 + "|",
+        "| config | kind, events | samples | intervals | contain the mixing proportion | expected | "
+        "draws alone | relative width | half width | populations matched | of 50 events or more |",
+        "|---" * 11 + "|",
     ]
-    for config, cells in measured.items():
-        for cell, row in cells.items():
-            counts = f"{row['samples']} | {row['intervals']} | {row['contained']:.0%} | {row['alone']:.0%}"
-            kind, n = cell.split(", ")
-            lines.append(f"| {config} | {kind} {n} | {counts} | {row['width']:.2f} | {row['matched']:.0%} |")
+
+    def line(title: str, row: dict[str, Any]) -> None:
+        # By Agresti and Coull (1998): with all or none contained, the error is not 0 either.
+        share = (row["contained"] * row["intervals"] + 2.0) / (row["intervals"] + 4.0)
+        error = (share * (1.0 - share) / (row["intervals"] + 4.0)) ** 0.5
+        other = f"{row['expected']:.0%}" if "expected" in row else ""
+        half = f"{row['half width']:.1%}" if "half width" in row else ""
+        large = "{} of {}".format(*row["large matched"]) if "large matched" in row else ""
+        lines.append(
+            f"| {title} | {row['samples']} | {row['intervals']} | {row['contained']:.0%} ± {error:.0%} | "
+            f"{other} | {row['alone']:.0%} | {row['width']:.2f} | {half} | {row['matched']:.0%} | {large} |"
+        )
+
+    for config in dict.fromkeys([*results["intervals"], *results["samples"]]):
+        cells = cells_of(results, config)
+        for kind in KINDS:
+            for n in SIZES:
+                if row := cells.get(f"{kind}, {n:,}"):
+                    line(f"{config} | {kind} {n:,}", row)
+        for n in SIZES:
+            if of := [cells[name] for kind in KINDS if (name := f"{kind}, {n:,}") in cells]:
+                line(f"{config} | all {n:,}", of_size(of))
     return "\n".join(lines)
 
 
@@ -241,40 +314,38 @@ def table_rare(measured: dict[str, Any]) -> str:
 
 
 def earlier(*, quick: bool = False) -> dict[str, Any]:
-    """Return earlier measurements: "intervals" and "rare", by config."""
+    """Return earlier measurements by config: "intervals", the "samples" of these, and "rare"."""
     path = (QUICK_FOLDER if quick else FOLDER) / "interval_coverage.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
-    return {"intervals": {}, "rare": {}} | results
+    return {"intervals": {}, "samples": {}, "rare": {}} | results
 
 
 def page(what: str) -> str:
     """Markdown: a table of earlier measurements, "intervals" or "rare"."""
-    measured = earlier()[what]
-    shown = {"intervals": table_intervals, "rare": table_rare}[what]
-    return (shown(measured) if measured else "Not measured yet.") + "\n"
+    results = earlier()
+    return (table_intervals(results) if what == "intervals" else table_rare(results["rare"])) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = arguments(__doc__)
     what = ("intervals", "rare", "table")
     parser.add_argument("what", nargs="?", choices=what, default="intervals")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the config")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="default: all")
     parser.add_argument("--events", nargs="+", type=int, default=SIZES, help="of a sample (default: all)")
-    parser.add_argument(
-        "--samples", type=int, help="of each kind and size (4), or rare ones (12); else a trial"
-    )
+    parser.add_argument("--samples", type=int, default=4, help="of each kind and size (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="measure the samples that are there again")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     asked = parser.parse_args()
-    trial = asked.samples is not None or asked.kinds != KINDS
-    results = earlier(quick=trial)
-    if asked.what != "table":
-        measure = {"intervals": measure_intervals, "rare": measure_rare}[asked.what]
-        results[asked.what][" ".join(asked.set) or "default"] = measure(asked)
-        write_results("interval_coverage", results, quick=trial)
-    print(table_intervals(results["intervals"]), table_rare(results["rare"]), sep="\n\n")
+    if asked.quick:
+        asked.events, asked.samples = SIZES[:1], 1
+    results = earlier(quick=asked.quick)
+    if asked.what == "intervals":
+        measure_intervals(asked, results)
+    elif asked.what == "rare":
+        results["rare"][" ".join(asked.set) or "default"] = measure_rare(asked)
+        write_results("interval_coverage", results, quick=asked.quick)
+    print(table_intervals(results), table_rare(results["rare"]), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ bent, clipped; `--cases` of each) in 2 to 20 channels, and a small normal one of
 standard deviations away and narrow (0.5) or wide (1). The small one is found where a population has a Jaccard
 similarity above 1/2 with it. "added" counts populations besides the two; with a small population of 0 events,
 besides the one. Each case has a seed of its own, and each factor has all its levels about equally often.
+Cases that were measured before are kept; `--most` leaves the large ones out.
 
 **sets**: real mass cytometry with manual gates, as in gating.py: mean F1, F-measure of FlowCAP-I, adjusted
 Rand index, and the shares of the proportions above 0.2% whose R-hat is below 1.1 and 1.05, with whole
@@ -39,9 +40,8 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -61,7 +61,6 @@ SMALL = (0, 25, 50, 100, 200, 500)
 PLACES = ((5.0, 0.5), (6.0, 0.5), (6.0, 1.0), (8.0, 0.5), (8.0, 1.0))  # distance and standard deviation
 CHANNELS = (2, 4, 10, 20)
 CASES = 30  # of each kind, by default
-JOBS = 2
 PLAIN, PLAIN_TITLE = "plain", "k-means and linkage"
 Row = dict[str, Any]
 
@@ -69,20 +68,37 @@ Row = dict[str, Any]
 # ------------------------------------------------------------------------------------------ battery
 
 
-def cases(n_cases: int) -> Iterator[tuple[str, Events, Ints]]:
-    """Yield name, events and population (1 large, 2 small) of each case, a Latin hypercube for each kind."""
+class Case(NamedTuple):
+    """A large population of n events, and a small one: distance and width in deviations of the large one."""
+
+    kind: str
+    n: int
+    small: int
+    distance: float
+    sd: float
+    dim: int
+
+    @property
+    def name(self) -> str:
+        place = f"{self.distance:g} sd away, {self.sd:g} wide"
+        return f"{self.kind}, {self.n} + {self.small}, {place}, {self.dim} channels"
+
+
+def cases(n_cases: int) -> Iterator[Case]:
+    """Yield the cases, a Latin hypercube for each kind."""
     for k, kind in enumerate(KINDS):
         order = np.random.default_rng(k)
         levels = [
             order.permutation(np.arange(n_cases) % len(own)) for own in (LARGE, SMALL, PLACES, CHANNELS)
         ]
         for n, small, place, dim in zip(*levels, strict=True):
-            yield case(kind, LARGE[n], SMALL[small], *PLACES[place], CHANNELS[dim])
+            yield Case(kind, LARGE[n], SMALL[small], *PLACES[place], CHANNELS[dim])
 
 
-def case(kind: str, n: int, small: int, distance: float, sd: float, dim: int) -> tuple[str, Events, Ints]:
-    name = f"{kind}, {n} + {small}, {distance:g} sd away, {sd:g} wide, {dim} channels"
-    random = np.random.default_rng(zlib.crc32(name.encode()))
+def simulate(case: Case) -> tuple[Events, Ints]:
+    """Return the events of a case, and the population of each: 1 the large one, 2 the small one."""
+    kind, n, small, distance, sd, dim = case
+    random = np.random.default_rng(zlib.crc32(case.name.encode()))
     large = population(random, kind, n, dim)
     direction = random.normal(size=dim)
     direction /= np.linalg.norm(direction)
@@ -90,7 +106,7 @@ def case(kind: str, n: int, small: int, distance: float, sd: float, dim: int) ->
     centre = large.mean(axis=0) + distance * reach * direction
     events = np.concatenate([large, centre + sd * reach * random.normal(size=(small, dim))])
     order = random.permutation(len(events))
-    return name, events[order].astype(np.float32), np.repeat([1, 2], [n, small])[order]
+    return events[order].astype(np.float32), np.repeat([1, 2], [n, small])[order]
 
 
 def population(random: np.random.Generator, kind: str, n: int, dim: int) -> np.ndarray:
@@ -102,31 +118,36 @@ def population(random: np.random.Generator, kind: str, n: int, dim: int) -> np.n
     return shaped(random, "gaussian" if kind == "normal" else kind, n, dim)  # type: ignore[arg-type]
 
 
-def battery(folder: Path, asked: argparse.Namespace) -> Row:
-    """Return for each case whether the small population was found, and the populations added."""
+def battery(folder: Path, asked: argparse.Namespace, results: Row) -> Iterator[None]:
+    """Add the cases of at most `--most` events that were not measured before; yield after each."""
+    design = sorted(cases(asked.cases), key=lambda case: case.n * case.dim)
+    rows = {} if asked.again else dict(results.get("battery", {}).get("cases", {}))
+    for case in design:
+        if case.name in rows or case.n > asked.most:
+            continue
+        events, labels = simulate(case)
+        rows[case.name] = judged(labels, gated_here(folder / "battery", events, asked))
+        print(case.name, rows[case.name], flush=True)
+        results["battery"] = battery_sums(rows)
+        yield
 
-    def judged(case: tuple[str, Events, Ints]) -> tuple[str, Row]:
-        name, events, labels = case
-        own = folder / f"{zlib.crc32(name.encode()):08x}"
-        np.save(own.with_suffix(".npy"), events)
-        data: Row = {"files": [str(own.with_suffix(".npy"))]}
-        found = gated(own, data, asked)
-        table = np.zeros((2, found.max()), np.int64)
-        np.add.at(table, (labels - 1, found - 1), 1)
-        hit = any(row == 1 for row, _ in matches(table))
-        row = {"events": int(labels.sum()) - len(labels), "of": len(labels), "found": hit}
-        row["added"] = int(found.max()) - 1 - hit
-        print(name, row, flush=True)
-        return name, row
 
-    with ThreadPoolExecutor(JOBS) as pool:
-        each = dict(pool.map(judged, {one[0]: one for one in cases(asked.cases)}.values()))
-    rows = each.values()
+def judged(labels: Ints, found: Ints) -> Row:
+    """Return whether the small population, label 2, was found, and the number of populations added."""
+    table = np.zeros((2, found.max()), np.int64)
+    np.add.at(table, (labels - 1, found - 1), 1)
+    hit = any(row == 1 for row, _ in matches(table))
+    events, of = int(labels.sum()) - len(labels), len(labels)
+    return {"events": events, "of": of, "found": hit, "added": int(found.max()) - 1 - hit}
+
+
+def battery_sums(rows: dict[str, Row]) -> Row:
+    """Return what was found of the cases, and the cases."""
 
     def found(least: int, share: float, most: int = max(SMALL)) -> list[int]:
         hits = [
             row["found"]
-            for row in rows
+            for row in rows.values()
             if least <= row["events"] <= most and row["events"] >= share * row["of"]
         ]
         return [sum(hits), len(hits)]
@@ -135,17 +156,18 @@ def battery(folder: Path, asked: argparse.Namespace) -> Row:
         "small populations of 50 to 500 events found": found(50, 0.0),
         "those with 0.1% of the events or more": found(50, 0.001),
         "small populations of 25 events found": found(25, 0.0, 25),
-        "cases with an added population": [sum(row["added"] > 0 for row in each.values()), len(each)],
-        "cases": each,
+        "cases with an added population": [sum(row["added"] > 0 for row in rows.values()), len(rows)],
+        "cases": rows,
     }
 
 
 # --------------------------------------------------------------------------------------------- sets
 
 
-def sets(folder: Path, asked: argparse.Namespace) -> Row:
-    """Return the scores of each set, the mean over its samples."""
-    return {name: of_set(folder, name, asked) for name in SETS}
+def sets(folder: Path, asked: argparse.Namespace, results: Row) -> Iterator[None]:
+    """Add the scores of each set, the mean over its samples."""
+    results["sets"] = {name: of_set(folder, name, asked) for name in SETS}
+    yield
 
 
 def of_set(folder: Path, name: str, asked: argparse.Namespace) -> Row:
@@ -180,8 +202,8 @@ def whole_rhats(own: Path) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------- cohort
 
 
-def cohort(folder: Path, asked: argparse.Namespace) -> Row:
-    """Return the best F1 with each gate, and the adjusted Rand index to all of them."""
+def cohort(folder: Path, asked: argparse.Namespace, results: Row) -> Iterator[None]:
+    """Add the best F1 with each gate, and the adjusted Rand index to all of them."""
     own = folder / "cohort"
     config = own.with_suffix(".init.yaml")
     command(asked, "init", COHORT / "samples.csv", "--all", "--output", config, "--overwrite")
@@ -196,7 +218,8 @@ def cohort(folder: Path, asked: argparse.Namespace) -> Row:
     truth = np.concatenate([gates[of_sample == name] for name in order])
     row = against_gates(truth, found, names) | {"populations": int(found.max())}
     print("cohort", row, flush=True)
-    return row
+    results["cohort"] = row
+    yield
 
 
 def against_gates(gates: Ints, found: Ints, names: Sequence[str]) -> Row:
@@ -230,6 +253,23 @@ def plain_cohort() -> Row:
 
 
 # ------------------------------------------------------------------------------------------ running
+
+
+def gated_here(own: Path, events: Events, asked: argparse.Namespace) -> Ints:
+    """Run MCMC on events and gate, in this process, without a report; return populations as `gated`."""
+    from in_process import gate_run
+
+    from dpmix.config.load import parse_config
+    from dpmix.runs.mcmc import run_mcmc
+
+    np.save(own.with_suffix(".npy"), events)
+    run = own.with_suffix(".h5")
+    data = {"files": [str(own.with_suffix(".npy"))]}
+    text = yaml.safe_dump({"data": data, "output": {"path": str(run)}, "seed": 1})
+    run_mcmc(parse_config(text, "battery", asked.set), overwrite=True)
+    found = gate_run(run).population + 1
+    run.unlink()
+    return found
 
 
 def gated(own: Path, data: Row, asked: argparse.Namespace) -> Ints:
@@ -287,8 +327,24 @@ def page() -> str:
     cells = [_cohort_cell(one.get("cohort"), gates) for one in of]
     line(f"cohort: best F1 of {', '.join(gates)}; ARI", cells)
     plain = _cohort_cell(results[PLAIN_TITLE], gates)
-    lines += ["", f"K-means and average linkage on the cohort: {plain}.", "", said("resolution"), ""]
-    return "\n".join(lines)
+    lines += ["", f"K-means and average linkage on the cohort: {plain}."]
+    lines += [
+        battery_sentence(label, one["battery"]["cases"]) for label, one in results.items() if "battery" in one
+    ]
+    return "\n".join([*lines, "", said("resolution"), ""])
+
+
+def battery_sentence(label: str, rows: dict[str, Row]) -> str:
+    """Return which cases of the battery were measured, and where it failed."""
+    design = {case.name for case in cases(CASES)}
+    missed = [name for name, row in rows.items() if row["events"] >= 50 and not row["found"]]
+    added = [f"{name} ({row['added']})" for name, row in rows.items() if row["added"]]
+    measured = f"{len(design & set(rows))} of the {len(design)} cases of the default design"
+    others = f"{len(set(rows) - design)} of an earlier one with 8 cases of each kind"
+    return (
+        f"\nSmall populations, *{label}*: {measured}, and {others}. Of 50 events or more, not found: "
+        f"{'; '.join(missed) or 'none'}. With added populations: {'; '.join(added) or 'none'}."
+    )
 
 
 def _cohort_cell(row: Row | None, gates: Sequence[str]) -> str:
@@ -304,8 +360,10 @@ def main() -> None:
     )
     parser.add_argument("--only", default="plain,battery,sets,cohort", help="parts (default: %(default)s)")
     parser.add_argument("--label", default="after", help="name of these results (default: %(default)s)")
-    parser.add_argument("--program", help="command of another version (default: this one)")
+    parser.add_argument("--program", help="command of another version; not for the battery")
     parser.add_argument("--cases", type=int, default=CASES, help="of each kind in the battery")
+    parser.add_argument("--most", type=int, default=max(LARGE), help="events of a case of the battery")
+    parser.add_argument("--again", action="store_true", help="measure all cases of the battery again")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of dpmix's config")
     asked = parser.parse_args()
     parts = {"battery": battery, "sets": sets, "cohort": cohort}
@@ -322,9 +380,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             if part == PLAIN:
                 results[PLAIN_TITLE] = plain_cohort()
-            else:
-                results.setdefault(asked.label, {})[part] = parts[part](Path(folder), asked)
-        write_results("resolution", results)
+                write_results("resolution", results)
+                continue
+            for _ in parts[part](Path(folder), asked, results.setdefault(asked.label, {})):
+                write_results("resolution", results)
 
 
 if __name__ == "__main__":

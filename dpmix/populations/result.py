@@ -196,6 +196,9 @@ class Gating:
         Proportions if each population had one t distribution, relative to the mixture's
         (`dpmix.populations.events.borders`): far from 1, the interval is wide because the border depends on
         the shape.
+    overlaps : float64 [P]
+        Share of the events of each population that are taken for others, if the memberships by these t
+        distributions are right: far from 0, the interval is wide, too.
     r_hat, ess : float64 [P]
         Rank-normalised split R-hat and bulk effective sample size of the population's weight in the run; NaN
         where not known (`dpmix.populations.draws.convergence.population_mixing`).
@@ -287,6 +290,7 @@ class Gating:
     proportions: Array
     mean_proportions: Array
     shape_ratios: Array
+    overlaps: Array
     r_hat: Array
     ess: Array
     verdict: Verdict

@@ -17,7 +17,7 @@ from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task
 from dpmix.populations.events import artefacts
-from dpmix.populations.events.borders import estimate_proportions
+from dpmix.populations.events.borders import Borders, estimate_proportions
 from dpmix.populations.events.medians import Medians
 from dpmix.populations.events.names import names_of
 from dpmix.populations.events.phenotypes import levels
@@ -98,7 +98,7 @@ class Summary:
         of_quality = None if quality is None else self._quantiles(quality.measured.values)
         state = self._state(task.events, of_quality)
         marks = () if of_quality is None else self._artefacts(task.events, of_quality, quantiles, ends[1])
-        drawn, mean, ratios = self._proportions(task, prior, marks if without_artefacts else ())
+        drawn, mean, borders = self._proportions(task, prior, marks if without_artefacts else ())
         mixing = population_mixing(found, task.make_engine)
         return Gating(
             run=as_text(run.path),
@@ -126,7 +126,8 @@ class Summary:
             medians=self.medians.values,
             proportions=drawn,
             mean_proportions=mean,
-            shape_ratios=ratios,
+            shape_ratios=borders.ratios,
+            overlaps=borders.overlap(self.counts.sum(axis=(0, 1)) / self.counts.sum()),
             median_errors=self.medians.errors,
             state=state,
             artefacts=marks,
@@ -195,27 +196,29 @@ class Summary:
 
     def _proportions(
         self, task: Task, prior: Array | None, marks: artefacts.Marks
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, Array, Borders]:
         """Return the results of `estimate_proportions`, with NaN in samples without events.
 
         They are among the populations without a mark, and 0 for the others.
         """
         kept = np.array([not mark for mark in marks or ("",) * self.counts.shape[2]])
-        drawn, mean, ratios = np.zeros(self.counts.shape), np.zeros(self.counts.shape[1:]), np.ones(len(kept))
+        drawn, mean = np.zeros(self.counts.shape), np.zeros(self.counts.shape[1:])
+        borders = Borders.none(len(kept))
         if kept.any():
             # The numbers among the populations that are kept, as the counts have them; -1 for events of
             # artefacts.
             own = np.where(kept, np.cumsum(kept) - 1, -1)[self.population]
-            drawn[..., kept], mean[..., kept], ratios[kept] = estimate_proportions(
+            drawn[..., kept], mean[..., kept], own_borders = estimate_proportions(
                 self.counts[..., kept],
                 task.config.seed,
                 None if prior is None else prior[:, kept],
                 task.events.values,
                 own,
             )
+            borders.ratios[kept], borders.overlaps[np.ix_(kept, kept)] = own_borders
         for found in (drawn, mean):
             found[..., np.diff(task.events.sample_starts) == 0, :] = np.nan
-        return drawn, mean, ratios
+        return drawn, mean, borders
 
     def _quantiles(self, values: Floats) -> Array:
         """Return the `QUANTILES` of each population and channel of events [N, D], float64 [5, P, D]."""

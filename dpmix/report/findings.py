@@ -141,7 +141,8 @@ def poor_gates_warning(gating: Gating) -> str | None:
 
 def border_note(gating: Gating) -> str:
     """Name the populations whose interval is wide because of their shape; "" for none."""
-    found = np.flatnonzero(np.abs(np.log(gating.shape_ratios)) > np.log(BORDER))
+    errors = np.hypot(np.log(gating.shape_ratios), gating.overlaps)
+    found = np.flatnonzero(errors > np.log(BORDER))
     if not len(found):
         return ""
     return (

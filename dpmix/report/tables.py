@@ -39,7 +39,8 @@ def write_tables(
     their weight.
     `proportion` is the posterior mean; `low` and `high` are the ends of the 90% credible interval, empty for
     a single draw. `shape ratio` is the proportion if each population had a single t distribution, relative to
-    the mixture's: far from 1, the interval is wide for this reason (`dpmix.populations.events.borders`).
+    the mixture's, and `overlap` the share of the population's events that these take for others: far from 1
+    and from 0, the interval is wide for this reason (`dpmix.populations.events.borders`).
     `artefact` is debris, doublets, dead cells or empty (`dpmix.populations.events.artefacts`), where the
     files have scatter or viability, whose quantiles come last; without artefacts, proportions of these
     populations are empty. `rhat` and `ess` are rank-normalised split R-hat and bulk effective sample size of
@@ -263,7 +264,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     mean, low, high = (np.where(gating.left_out, np.nan, own) for own in gating.overall)
     named, titles = _names(gating)
     head = ["population", *named, "phenotype", "events", "share of events", "proportion", "low", "high"]
-    head += ["shape ratio", "rhat", "ess", "support", "certainty", "full phenotype"]
+    head += ["shape ratio", "overlap", "rhat", "ess", "support", "certainty", "full phenotype"]
     head += ["artefact"] if gating.artefacts else []
     names = ["median" if q == 0.5 else f"q{round(100 * q):02d}" for q in QUANTILES]
     order = sorted(range(len(names)), key=lambda k: names[k] != "median")  # the median first
@@ -273,7 +274,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         phenotype = gating.phenotypes[p]
         yield [
             *(gating.number(p), *titles[p], phenotype, events[p], shares[p], mean[p], low[p], high[p]),
-            *(gating.shape_ratios[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
+            *(gating.shape_ratios[p], gating.overlaps[p], gating.r_hat[p], gating.ess[p], gating.support[p]),
             *(gating.certainty[p], full[p], *gating.artefacts[p : p + 1]),
             *(quantiles[k, p, d] for d in range(quantiles.shape[2]) for k in order),
         ]
@@ -281,7 +282,7 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
         found = int(own.sizes.sum())
         yield [
             *(own.number, *titles[-1], own.phenotype, found, found / int(gating.n_events.sum())),
-            *(own.proportion, own.low, own.high, *[""] * 5, full[own.index]),
+            *(own.proportion, own.low, own.high, *[""] * 6, full[own.index]),
             *([""] if gating.artefacts else []),
             *(own.quantiles[k, d] for d in range(len(gating.channels)) for k in order),
             *[""] * (len(order) * (quantiles.shape[2] - len(gating.channels))),

@@ -103,6 +103,7 @@ def make_gating(
         proportions=proportions,
         mean_proportions=proportions.mean(axis=0),
         shape_ratios=np.linspace(0.7, 1.1, n_populations),
+        overlaps=np.linspace(0.0, 0.2, n_populations),
         r_hat=np.full(n_populations, 1.0 if kind == "mcmc" else np.nan),
         ess=np.full(n_populations, 400.0 if kind == "mcmc" else np.nan),
         verdict=Verdict(

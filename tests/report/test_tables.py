@@ -73,6 +73,7 @@ def small_gating(
         proportions=proportions,
         mean_proportions=proportions.mean(axis=0),
         shape_ratios=random.uniform(0.8, 1.2, p),
+        overlaps=random.uniform(0.0, 0.3, p),
         r_hat=np.append(1.0 + random.random(p - 1), np.nan),
         ess=np.append(400.0 * random.random(p - 1), np.nan),
         verdict=Verdict("mcmc" if draws > 1 else "bem", "population", 1, draws, np.ones(p), np.ones(p), ""),
@@ -114,6 +115,7 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
             "low": np.quantile(pooled[:, p], 0.05, method="weibull"),
             "high": np.quantile(pooled[:, p], 0.95, method="weibull"),
             "shape ratio": gating.shape_ratios[p],
+            "overlap": gating.overlaps[p],
             "rhat": gating.r_hat[p],
             "ess": gating.ess[p],
             "support": gating.support[p],
@@ -124,8 +126,8 @@ def test_populations(tmp_path: Path, gating: Gating) -> None:
         assert set(row) == set(want)
         for name, cell in row.items():
             np.testing.assert_allclose(float(cell or "nan"), want[name], rtol=1e-5, err_msg=name)
-    assert list(empty)[9:14] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
-    assert list(empty)[3:7] == ["high", "shape ratio", "rhat", "ess"]
+    assert list(empty)[10:15] == [f"CD3 {name}" for name in ("median", "q05", "q25", "q75", "q95")]
+    assert list(empty)[3:8] == ["high", "shape ratio", "overlap", "rhat", "ess"]
     assert empty["CD3 median"] == empty["rhat"] == empty["ess"] == ""
 
 
