@@ -45,7 +45,7 @@ FUNCTIONS = {
     "sqrt": np.sqrt,
     "exp": np.exp,
 }
-"""Functions of R in formulas, next to those of formulae."""
+"""Functions of R in formulas; formulae has others of its own."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def test_groups_that_are_numbers_keep_their_names() -> None:
     ("name", "written"), [("time.h", "time.h"), ("Time (h)", "`Time (h)`"), ("âge", "âge")]
 )
 def test_a_column_of_any_name_can_be_a_slope(name: str, written: str) -> None:
-    """As the printed reading of the column says, and in functions of R."""
+    """The printed reading of the column says how; functions of R work, too."""
     table = {name: ["1", "2", "4", "4"] * 2}
     groups = make_design(table, SAMPLES, f"~ {written}", ["4 - 1"])
     assert groups.readings == (f"{name}: groups 1, 2, 4; numeric({written}) would be a slope",)
