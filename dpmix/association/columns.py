@@ -105,6 +105,11 @@ def text_of(value: Any) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+def rounded(value: float) -> str:
+    """Return a number as text, integers with all digits and others with six."""
+    return text_of(value) if value == round(value) else f"{value:g}"
+
+
 def slopes_of(formula: str, contrasts: Sequence[str]) -> set[str]:
     """Return the columns that a formula or a contrast uses as numbers."""
     # C() is formulae's word for a factor; a column inside any other function is used as a number.
@@ -162,7 +167,7 @@ def decimal_comma(cells: Sequence[Any]) -> str:
 def reading_of(name: str, cells: Sequence[Any], used: Sequence[Any]) -> str:
     """Return how a column was read, for the reader."""
     if not isinstance(used[0], str):
-        return f"{name}: numbers, {text_of(min(used))} to {text_of(max(used))}"
+        return f"{name}: numbers, {rounded(min(used))} to {rounded(max(used))}"
     values = list(dict.fromkeys(used))
     listed = ", ".join(values[:MOST_LEVELS]) + (", ..." if len(values) > MOST_LEVELS else "")
     written = name if re.fullmatch(COLUMN, name) else f"`{name}`"

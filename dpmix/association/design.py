@@ -25,6 +25,7 @@ from dpmix.association.columns import (
     number_of,
     read_numbers,
     reading_of,
+    rounded,
     slopes_of,
     text_of,
     value_named,
@@ -297,13 +298,13 @@ def _contrast(name: str, table: Table, used: Sequence[str], matrices: Any, scale
     values = list(table[column])
     if step is not None:
         settings = [value + step for value in values], values
-        name = f"{column}, per {text_of(step)}"
+        name = f"{column}, per {rounded(step)}"
     elif groups is None:
         low, high = np.quantile(values, RANGE, method="nearest").tolist()
         # With few different values both quantiles may be the same one.
         low, high = (low, high) if high > low else (min(values), max(values))
         settings = [high] * len(values), [low] * len(values)
-        name = f"{column}: {text_of(high)} against {text_of(low)}"
+        name = f"{column}: {rounded(high)} against {rounded(low)}"
     else:
         settings = [groups[0]] * len(values), [groups[1]] * len(values)
     first, second = (_means(matrices, table, column, cells) for cells in settings)

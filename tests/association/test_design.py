@@ -198,3 +198,4 @@ def test_the_unit_of_a_column_changes_nothing() -> None:
     ]
     effects = [(d.contrasts[0].first - d.contrasts[0].second) for d in pairs]
     np.testing.assert_allclose(effects[1:], [effects[0]] * 2, rtol=1e-6)
+    assert pairs[1].contrasts[0].name == "time: 6.21429 against 1.21429"
