@@ -49,7 +49,6 @@ RATE, LEAST = 0.05, np.log(1.1)
 MEDIANS = "associate_medians"  # file of results
 BACKGROUNDS, DONORS, EFFECT = (0.01, 0.03, 0.1, 0.3), (4, 8, 20), 0.3
 DONOR_SD, ON_SD, ODD_SHARE = 0.3, 0.08, 0.3
-WEIGHTED = "2026-11-28"  # first measurements with weights by kind; the table marks earlier ones
 PANELS = [
     (paired, donors, background, effect)
     for paired in (True, False)
@@ -286,7 +285,7 @@ def panel_table() -> str:
         cells = [
             f"{row['donors']}{', paired' if row['paired'] else ' in each group'}",
             f"{row['background']:g}",
-            f"{row['effect']:g}{'' if row.get('date', '') >= WEIGHTED else ' †'}",
+            f"{row['effect']:g}",
         ]
         cells += [f"{one['right']} of {row['effects']}", str(other["right"])] if row["effects"] else ["", ""]
         cells += [f"{m['false share']:.0%}" for m in (one, other)] + [

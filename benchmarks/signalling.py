@@ -1,6 +1,6 @@
 """Run the commands of docs/how-to/signalling.md on its cohort, and compare with gates drawn by hand.
 
-    python benchmarks/signalling.py        # about 15 minutes on two cores
+    python benchmarks/signalling.py        # about 3 minutes on two cores
 
 The cohort is in ../shared/data/cohort_bcrxl, next to the checkout. It has a gate for each event, and the mean
 paired difference of the medians in each gate. A population is compared with the gate that has most of its

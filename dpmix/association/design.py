@@ -6,36 +6,47 @@ formulas, which have the syntax of R and lme4: ``~ group + age + (1 | donor)``.
 
 from __future__ import annotations
 
-import difflib
 import itertools
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpmix.association.columns import (
+    MOST_LEVELS,
+    NUMERIC,
+    Table,
+    check_numbers,
+    decimal_comma,
+    is_factor,
+    levels_of,
+    nearest,
+    number_of,
+    read_numbers,
+    reading_of,
+    rounded,
+    slopes_of,
+    text_of,
+    value_named,
+)
 from dpmix.association.regression import Predictors
 from dpmix.errors import ConfigError
-from dpmix.inputs.samples import FILE, NAME, read_table
+from dpmix.inputs.samples import FILE, NAME
 from dpmix.model.mixture import Array
 from dpmix.system.extras import require_extra
-from dpmix.system.paths import encoding_of
 
-NEED = f"need a CSV file with a row per sample and a column {NAME}"
 LEAST_FREE = 2  # samples more than coefficients
-NOT_KNOWN = ("", "na", "n/a", "#n/a", "nan")
-"""Cells that are missing, in small letters, as R and spreadsheets write them."""
-MISSING = (*NOT_KNOWN, "inf", "-inf")  # of a column of numbers: not numbers
-MOST_LEVELS = 6  # of a column of integers that is a factor unless asked
 RANGE = (0.1, 0.9)  # quantiles of a column of numbers: its effect is for the difference between them
-NUMERIC = re.compile(r"\bnumeric\(\s*([A-Za-z_]\w*)\s*\)")
-CALL = re.compile(r"([A-Za-z_][\w.]*)\(([^()]*)\)")
-WITH_COMMA = re.compile(r"[-+]?[0-9]+(,[0-9]+)?")
-
-Table = Mapping[str, Sequence[Any]]
+FUNCTIONS = {
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+}
+"""Functions of R in formulas; formulae has others of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,45 +105,6 @@ class Design:
     readings: tuple[str, ...]
 
 
-def read_design(path: Path, samples: Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns of a table of samples, in the order of the samples.
-
-    Parameters
-    ----------
-    path : Path
-        A CSV file with a column `sample` (or `file`, which has the names of the samples after folders are
-        removed).
-    samples : S str
-        Names of the samples of the gating.
-
-    Raises
-    ------
-    ConfigError
-        The table cannot be read, or its samples differ from the samples of the gating.
-    """
-    with_names = _has_column(path, NAME)
-    head, rows = read_table("--design", path, NAME if with_names else FILE, NEED)
-    key = head.index(NAME if with_names else FILE)
-    names = [row[key] if with_names else Path(row[key]).name for row in rows]
-    if with_names and FILE in head:  # samples of new files have the names of the files
-        files = [Path(row[head.index(FILE)]).name for row in rows]
-        names = files if not {*samples} & {*names} and {*samples} <= {*files} else names
-    problems = [
-        f"the sample {name} is named twice, need one row for each"
-        for name, n in Counter(names).items()
-        if n > 1
-    ]
-    missing = [name for name in samples if name not in names]
-    odd = [name for name in names if name not in samples]
-    problems += [f"the sample {name} of the gating has no row{_nearest(name, odd)}" for name in missing]
-    if not missing:
-        problems += [f"the gating has no sample {name}; leave out this row" for name in odd]
-    if problems:
-        raise ConfigError([f"--design: {path}: {problem}" for problem in problems])
-    at = [names.index(name) for name in samples]
-    return {name: [rows[k][c] for k in at] for c, name in enumerate(head)}
-
-
 def make_design(
     columns: Mapping[str, Sequence[str]],
     samples: Sequence[str],
@@ -163,15 +135,16 @@ def make_design(
         A library is missing, or the design cannot answer the question.
     """
     require_extra("formulae", "associate", "dpmix associate")
-    read = {name: _numbers(cells) for name, cells in columns.items() if name not in (NAME, FILE)}
+    read = {name: read_numbers(cells) for name, cells in columns.items() if name not in (NAME, FILE)}
     asked = "+".join([formula, variability or ""])
-    slopes = _slopes(asked, contrasts)
+    contrasts = [NUMERIC.sub(r"\1", name).strip("`") for name in contrasts]
+    slopes = slopes_of(asked, contrasts)
     formula, variability = NUMERIC.sub(r"\1", formula), NUMERIC.sub(r"\1", variability or "") or None
-    contrasts = [NUMERIC.sub(r"\1", name) for name in contrasts]
     table = {
-        name: [_text(value) for value in cells] if _is_factor(name, cells, contrasts, slopes) else cells
+        name: levels_of(columns[name], cells) if is_factor(name, cells, contrasts, slopes) else cells
         for name, cells in read.items()
     }
+    check_numbers(table, samples, [name.strip("`") for name in NUMERIC.findall(asked)], 1)
     matrices = _matrices("--formula", formula, table, samples)
     fixed, fixed_names = _fixed(matrices)
     if matrices.common.as_dataframe().shape[1] == len(fixed_names):
@@ -184,6 +157,7 @@ def make_design(
         raise ConfigError(["--variability: found (1 | ...), need columns without random effects"])
     spread, spread_names = _fixed(scales) if scales is not None else (np.zeros((len(samples), 0)), [])
     used = [name for name in table if name in _variables(matrices)]
+    check_numbers(table, samples, used, MOST_LEVELS + 1)
     _check_rank(fixed, fixed_names, len(samples))
     named = [_contrast(name, table, used, matrices, scales) for name in contrasts]
     if scales is not None and not any(contrast.variability.any() for contrast in named):
@@ -205,73 +179,8 @@ def make_design(
         term_names,
         tuple(spread_names),
         unit,
-        tuple(_reading(name, read[name], table[name]) for name in used),
+        tuple(reading_of(name, read[name], table[name]) for name in used),
     )
-
-
-def _slopes(formula: str, contrasts: Sequence[str]) -> set[str]:
-    """Return the columns that a formula or a contrast uses as numbers."""
-    # C() is formulae's word for a factor; a column inside any other function is used as a number.
-    in_calls = [text for function, text in CALL.findall(formula) if function != "C"]
-    words = {word for text in in_calls for word in re.findall(r"[A-Za-z_]\w*", text)}
-    return words | {name.partition(": ")[0].strip() for name in contrasts if " - " not in name}
-
-
-def _is_factor(name: str, cells: Sequence[Any], contrasts: Sequence[str], slopes: set[str]) -> bool:
-    """Return True for a column of numbers that stand for groups: a contrast names two, or few integers."""
-    known = {cell for cell in cells if cell != ""}
-    if not known or any(isinstance(cell, str) for cell in known) or name in slopes:
-        return False
-    texts = {_text(value) for value in known}
-    for contrast in contrasts:
-        column, colon, rest = contrast.partition(": ")
-        sides = {side.strip() for side in (rest if colon else contrast).split(" - ")}
-        if len(sides) == 2 and sides <= texts and column in ((name,) if colon else (contrast,)):
-            return True
-    return len(known) <= MOST_LEVELS and all(value == round(value) for value in known)
-
-
-def _reading(name: str, cells: Sequence[Any], used: Sequence[Any]) -> str:
-    """Return how a column was read, for the reader."""
-    if not isinstance(used[0], str):
-        return f"{name}: numbers, {min(used):g} to {max(used):g}"
-    values = list(dict.fromkeys(used))
-    listed = ", ".join(values[:MOST_LEVELS]) + (", ..." if len(values) > MOST_LEVELS else "")
-    note = "" if isinstance(cells[0], str) else f"; numeric({name}) would be a slope"
-    return f"{name}: groups {listed}{note}"
-
-
-def _has_column(path: Path, column: str) -> bool:
-    """Return True if the first line of a table has a column; `read_table` reports what is wrong with it."""
-    try:
-        first = path.open(encoding=encoding_of(path)).readline()
-    except (OSError, ValueError):
-        return True
-    return column in [
-        cell.strip().strip('"') for cell in first.replace("\t", ",").replace(";", ",").split(",")
-    ]
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    return f"; a row is named {close[0]}" if close else ""
-
-
-def _numbers(cells: Sequence[str]) -> list[Any]:
-    """Return the cells as numbers if all that are there are numbers, else texts; "" for missing ones."""
-    known = ["" if cell.casefold() in MISSING else cell for cell in cells]
-    try:
-        return [float(cell) if cell else "" for cell in known]
-    except ValueError:
-        return ["" if cell.casefold() in NOT_KNOWN else cell for cell in cells]
-
-
-def _decimal_comma(cells: Sequence[Any]) -> str:
-    """Return a cell with a decimal comma if all cells are numbers, some of them with a comma, else ""."""
-    texts = [str(cell) for cell in cells]
-    if not all(WITH_COMMA.fullmatch(text) for text in texts):
-        return ""
-    return next((text for text in texts if "," in text), "")
 
 
 def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -> Any:
@@ -291,7 +200,7 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
     problems = []
     for name in variables:
         if name not in table:
-            known = _nearest(name, list(table)).replace("a row is named", "did you mean")
+            known = nearest(name, list(table)).replace("a row is named", "did you mean")
             problems.append(
                 f"no column {name} in the table of samples (found: {', '.join(table) or 'none'}){known}"
             )
@@ -299,20 +208,21 @@ def _matrices(option: str, formula: str, table: Table, samples: Sequence[str]) -
             problems.append(
                 f"column {name} is empty for {', '.join(empty[:3])} (NA counts as empty); fill or omit it"
             )
-        elif comma := _decimal_comma(table[name]):
+        elif comma := decimal_comma(table[name]):
             problems.append(
                 f"column {name} has decimal commas ({comma}); write points ({comma.replace(',', '.')}) in a "
                 "copy of the table, and give it by --design"
             )
         elif len({*table[name]}) == 1:
-            value = _text(table[name][0])
+            value = text_of(table[name][0])
             problems.append(
                 f"column {name} has the value {value} for all samples; leave it out of the formula"
             )
     if problems:
         raise ConfigError([f'{option} "{formula}": {problem}' for problem in problems])
     try:
-        return design_matrices(text, pandas.DataFrame({name: table[name] for name in variables}))
+        frame = pandas.DataFrame({name: table[name] for name in variables})
+        return design_matrices(text, frame, extra_namespace=FUNCTIONS)
     except Exception as error:
         raise ConfigError([f'{option} "{formula}": cannot be evaluated ({error})']) from None
 
@@ -352,6 +262,13 @@ def _random(matrices: Any, n_samples: int) -> tuple[Array, Any]:
 
 def _check_rank(fixed: Array, names: Sequence[str], n_samples: int) -> None:
     """Raise `ConfigError` if columns are confounded, or too many for the samples."""
+    if absent := [name for name, column in zip(names, fixed.T, strict=True) if not column.any()]:
+        raise ConfigError(
+            [
+                f"--formula: no sample has {absent[0]}; leave the interaction out (+ for *), or measure such "
+                "samples"
+            ]
+        )
     whole = np.column_stack([np.ones(n_samples), fixed])
     # The directions without length name the confounded columns, where a rank alone would only count them.
     _, sizes, directions = np.linalg.svd(whole / np.linalg.norm(whole, axis=0))
@@ -381,13 +298,13 @@ def _contrast(name: str, table: Table, used: Sequence[str], matrices: Any, scale
     values = list(table[column])
     if step is not None:
         settings = [value + step for value in values], values
-        name = f"{column}, per {step:g}"
+        name = f"{column}, per {rounded(step)}"
     elif groups is None:
         low, high = np.quantile(values, RANGE, method="nearest").tolist()
         # With few different values both quantiles may be the same one.
         low, high = (low, high) if high > low else (min(values), max(values))
         settings = [high] * len(values), [low] * len(values)
-        name = f"{column}: {high:g} against {low:g}"
+        name = f"{column}: {rounded(high)} against {rounded(low)}"
     else:
         settings = [groups[0]] * len(values), [groups[1]] * len(values)
     first, second = (_means(matrices, table, column, cells) for cells in settings)
@@ -413,17 +330,16 @@ def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any
     """Return the column that a contrast compares, both values (None for a slope), and the step of a slope."""
     asked, colon, rest = name.partition(": ")
     candidates = [asked] if colon and asked in used else list(used)
-    sides = [side.strip() for side in (rest if colon and asked in used else name).split(" - ")]
-    if sides == [name] and name in used and not isinstance(table[name][0], str):
+    parts = (rest if colon and asked in used else name).split(" - ")
+    if parts == [name] and name in used and not isinstance(table[name][0], str):
         return name, None, None
-    if colon and asked in used and not isinstance(table[asked][0], str) and _is_number(rest):
+    if colon and asked in used and not isinstance(table[asked][0], str) and (number_of(rest) or 0.0) > 0.0:
         return asked, None, float(rest)
     found = []
-    if len(sides) == 2 and sides[0] != sides[1]:
-        for column in candidates:
-            by_text = {_text(value): value for value in table[column]}
-            if sides[0] in by_text and sides[1] in by_text:
-                found.append((column, (by_text[sides[0]], by_text[sides[1]])))
+    for column, cut in itertools.product(candidates, range(1, len(parts))):  # a value may contain " - "
+        first, second = (value_named(" - ".join(own), table[column]) for own in (parts[:cut], parts[cut:]))
+        if first is not None and second is not None and first != second:
+            found.append((column, (first, second)))
     if len(found) == 1:
         return *found[0], None
     if found:
@@ -436,13 +352,6 @@ def _parse(name: str, table: Table, used: Sequence[str]) -> tuple[str, tuple[Any
     raise ConfigError([f'--contrast "{name}": no such contrast in the formula; {there}'])
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return float(text) > 0.0
-    except ValueError:
-        return False
-
-
 def _offered(table: Table, used: Sequence[str]) -> str:
     """Return contrasts that the columns of a formula allow, for an error."""
     offered = []
@@ -451,19 +360,15 @@ def _offered(table: Table, used: Sequence[str]) -> str:
         if not isinstance(values[0], str):
             offered.append(f'"{column}" (over its usual range), "{column}: 1" (per unit)')
             continue
-        offered += [f'"{_text(a)} - {_text(b)}"' for b, a in itertools.combinations(values[:4], 2)]
+        offered += [f'"{text_of(a)} - {text_of(b)}"' for b, a in itertools.combinations(values[:4], 2)]
     return ", ".join(offered[:8])
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _check_groups(contrasts: Sequence[Contrast], table: Table, matrices: Any) -> None:
     """Raise `ConfigError` if a group has one sample, or is confounded with a random effect."""
     effects = matrices.group.terms if matrices.group is not None else {}
     names = {str(term.factor.name) for term in effects.values()} & {*table}
-    units = {name: [_text(value) for value in table[name]] for name in sorted(names)}
+    units = {name: [text_of(value) for value in table[name]] for name in sorted(names)}
     problems = []
     for unit, members in units.items():
         if len({*members}) == len(members):
@@ -471,7 +376,7 @@ def _check_groups(contrasts: Sequence[Contrast], table: Table, matrices: Any) ->
     for contrast in contrasts:
         for group in contrast.groups or ():
             at = [k for k, value in enumerate(table[contrast.column]) if value == group]
-            where = f'--contrast "{contrast.name}": {contrast.column} {_text(group)}'
+            where = f'--contrast "{contrast.name}": {contrast.column} {text_of(group)}'
             if len(at) == 1:
                 problems.append(f"{where} has one sample; differences between samples need at least two")
                 continue

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dpmix.association.design import make_design, read_design
+from dpmix.association.columns import read_design
+from dpmix.association.design import make_design
 from dpmix.association.effects import EXPRESSION, Effects
 from dpmix.association.study import Study, run_study
 from dpmix.errors import ConfigError

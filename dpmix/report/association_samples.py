@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
+from dpmix.association.columns import text_of
 from dpmix.association.design import Contrast
 from dpmix.association.effects import ABUNDANCE
 from dpmix.association.study import Study, count_responses, count_weights
@@ -67,7 +68,7 @@ def groups_of(study: Study, contrast: Contrast) -> Groups:
     for kind in range(len(kinds)):
         own = np.flatnonzero(at == kind)
         places[own] += STRIP_WIDTH * ((np.arange(len(own)) + 0.5) / len(own) - 0.5)
-    names = [f"{kind:g}" if isinstance(kind, float) else str(kind) for kind in kinds]
+    names = [text_of(kind) for kind in kinds]
     colours = [colour(k) if k < 2 else GREY for k in range(len(kinds))]
     key = dict(zip(names[:2], colours, strict=False)) | ({"other": GREY} if others else {})
     return Groups(

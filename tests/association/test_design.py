@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpmix.association.design import make_design, read_design
+from dpmix.association.columns import read_design
+from dpmix.association.design import make_design
 from dpmix.errors import ConfigError
 
 SAMPLES = [f"s{k}" for k in range(8)]
@@ -21,6 +22,9 @@ TABLE = {
     "rare": ["q", *"rrrrrrr"],
     "each": list("abcdefgh"),
     "again": ["control", "treated", *"zzzzzz"],
+    "typo": ["21", "34", "55x", "41", "60", "38", "29", "70"],
+    "visit": [*"21212131"],
+    "plate": ["1_1", "1_2"] * 4,  # not the numbers 11 and 12
 }
 
 
@@ -71,6 +75,21 @@ def test_other_columns_take_the_values_of_the_samples() -> None:
         ("~ group + ", "treated - control", "write for example"),
         ("~ group + f(age)", "treated - control", "cannot be evaluated"),
         ("y ~ group", "treated - control", 'need columns after "~"'),
+        (
+            "~ numeric(group)",
+            "treated - control",
+            "group has control for s0, which is not a number; .*without",
+        ),
+        (
+            "~ group + typo",
+            "treated - control",
+            "column typo has 55x for s2, which is not a number; correct it",
+        ),
+        (
+            "~ group * visit",
+            "treated - control",
+            r"no sample has group\[treated\]:visit\[2\]; leave the inter",
+        ),
     ],
 )
 def test_a_design_that_cannot_answer(formula: str, contrast: str, message: str) -> None:
@@ -91,7 +110,7 @@ def test_a_missing_group_is_no_group(cell: str) -> None:
         make_design(table, SAMPLES, "~ group", ["ill - well"])
 
 
-@pytest.mark.parametrize("cell", ["NA", "nan", "#N/A", "inf"])
+@pytest.mark.parametrize("cell", ["NA", "nan", "#N/A", "inf", "NULL", "-"])
 def test_a_missing_number_names_the_sample(cell: str) -> None:
     table = TABLE | {"age": [*TABLE["age"][:7], cell]}
     with pytest.raises(ConfigError, match="column age is empty for s7"):
@@ -134,6 +153,43 @@ def test_a_column_of_numbers_that_a_contrast_compares_is_a_factor() -> None:
     assert slope.contrasts[0].name == "visit: 4 against 1"
 
 
+def test_groups_that_are_numbers_keep_their_names() -> None:
+    """Batches named by dates are different groups, and 02 is not 2."""
+    dates = ["20240105", "20240105", "20240106", "20240106", "20240110", "20240110", "20240105", "20240106"]
+    table = TABLE | {"batch": dates, "group": ["01", "02"] * 4}
+    design = make_design(table, SAMPLES, "~ group + batch", ["02 - 01"])
+    assert design.columns == ("group[02]", "batch[20240106]", "batch[20240110]")
+    assert design.readings[1].startswith("batch: groups 20240105, 20240106, 20240110;")
+    (same,) = make_design(table, SAMPLES, "~ group + batch", ["2 - 1"]).contrasts
+    assert same.groups == ("02", "01")
+    donors = [str(202401001 + k // 2) for k in range(8)]  # the same in six digits
+    paired = make_design(table | {"donor": donors}, SAMPLES, "~ group + (1 | donor)", ["02 - 01"])
+    assert paired.predictors.random.shape == (8, 4)
+    mixed = {"batch": ["1", "1.0", "2", "2.0"] * 2}
+    assert make_design(mixed, SAMPLES, "~ batch", ["2 - 1"]).columns == ("batch[2]",)
+    plate = make_design(TABLE, SAMPLES, "~ plate", ["1_2 - 1_1"])
+    assert plate.readings == ("plate: groups 1_1, 1_2",)
+    spaced = {"state": ["ill - new", "well"] * 4}
+    assert make_design(spaced, SAMPLES, "~ state", ["ill - new - well"]).contrasts[0].groups == (
+        "ill - new",
+        "well",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("time.h", "time.h"), ("Time (h)", "`Time (h)`"), ("âge", "âge")]
+)
+def test_a_column_of_any_name_can_be_a_slope(name: str, written: str) -> None:
+    """The printed reading of the column says how; functions of R work, too."""
+    table = {name: ["1", "2", "4", "4"] * 2}
+    groups = make_design(table, SAMPLES, f"~ {written}", ["4 - 1"])
+    assert groups.readings == (f"{name}: groups 1, 2, 4; numeric({written}) would be a slope",)
+    for formula in (f"~ numeric({written})", f"~ log2({written})"):
+        slope = make_design(table, SAMPLES, formula, [name])
+        assert slope.readings == (f"{name}: numbers, 1 to 4",)
+        assert slope.contrasts[0].name == f"{name}: 4 against 1"
+
+
 def test_the_unit_of_a_column_changes_nothing() -> None:
     days = np.arange(8) * 7.0 + 1.5
     pairs = [
@@ -142,3 +198,4 @@ def test_the_unit_of_a_column_changes_nothing() -> None:
     ]
     effects = [(d.contrasts[0].first - d.contrasts[0].second) for d in pairs]
     np.testing.assert_allclose(effects[1:], [effects[0]] * 2, rtol=1e-6)
+    assert pairs[1].contrasts[0].name == "time: 6.21429 against 1.21429"

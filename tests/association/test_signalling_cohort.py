@@ -63,3 +63,23 @@ def test_b_cells_answer(gated: SampleDraws) -> None:
         assert low[q] < known < high[q], name
     # S6 of monocytes answers, too; NF-kB falls in all cells, less than these rise in B cells.
     assert names[:4] == [("B", "pS6"), ("B", "pPlcg2"), ("Mono", "pS6"), ("B", "pErk")]
+
+
+def test_a_panel_of_catalyst_chooses_the_same_channels(shared_data: Path, tmp_path: Path) -> None:
+    """R writes row names and quotes; the names of detectors have parentheses and colons."""
+    files = [str(path) for path in sorted((shared_data / "cohort_bcrxl").glob("*patient1_*.fcs"))]
+    plain = prepare(DataConfig(files=files, state_channels=["p*"]), tmp_path, 1)
+    assert plain.state is not None
+    classes = [
+        (plain.detectors, plain.channels, "type"),
+        (plain.state.detectors, plain.state.channels, "state"),
+    ]
+    rows = [(d, c, kind) for detectors, names, kind in classes for d, c in zip(detectors, names, strict=True)]
+    rows.append(("BC1(La139)Dd", "BC1", "none"))
+    head = '"","fcs_colname","antigen","marker_class"\n'
+    lines = [f'"{k}","{d}","{name}","{kind}"\n' for k, (d, name, kind) in enumerate(rows, 1)]
+    (tmp_path / "panel.csv").write_text(head + "".join(lines))
+    listed = prepare(DataConfig(files=files, panel="panel.csv"), tmp_path, 1)
+    assert listed.state is not None
+    assert (listed.data_hash, listed.state.channels) == (plain.data_hash, plain.state.channels)
+    np.testing.assert_array_equal(listed.state.values, plain.state.values)
