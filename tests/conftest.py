@@ -41,7 +41,8 @@ def no_map_by_default() -> Iterator[None]:
 def draw_figures() -> Iterator[Callable[..., None]]:
     """`gate` in this process writes empty files for its figures, which take longer than all the rest.
 
-    Tests of figures ask for `real_figures`; fixtures of a module put this fixture's value in place.
+    Tests of figures ask for `made_figures` or `real_figures`; fixtures of a module put this fixture's value
+    in place.
     """
     from dpmix.report import figures
 
@@ -61,10 +62,34 @@ def draw_figures() -> Iterator[Callable[..., None]]:
         yield draw
 
 
+@pytest.fixture(scope="session", autouse=True)
+def render() -> Iterator[Callable[..., None]]:
+    """Figures are made but not rendered in this process: their files are the signature of PNG."""
+    from matplotlib.figure import Figure
+
+    def save(figure: Figure, where: Any, **_: Any) -> None:
+        blank = b"\x89PNG\r\n\x1a\n"
+        if hasattr(where, "write"):
+            where.write(blank)
+        else:
+            Path(where).write_bytes(blank)
+
+    savefig = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield savefig
+
+
 @pytest.fixture
-def real_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gate` draws its figures."""
+def made_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate` makes its figures, and does not render them."""
     monkeypatch.setattr("dpmix.report.figures.write_figures", draw_figures)
+
+
+@pytest.fixture
+def real_figures(made_figures: None, render: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate` makes and renders its figures."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", render)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

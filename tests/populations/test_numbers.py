@@ -14,9 +14,7 @@ pytestmark = pytest.mark.slow
 NEAR = 0.03  # populations whose proportions differ by less may have their numbers in the other order
 
 
-@pytest.mark.parametrize(
-    "name", ["gvhd_flowcap1", "hipc_stanford_1228", "pbmc_cytomem", "multicenter_cytof_01-08"]
-)
+@pytest.mark.parametrize("name", ["gvhd_flowcap1", "multicenter_cytof_01-08"])
 def test_numbers_are_in_the_order_of_the_proportions(name: str, shared_data: Path) -> None:
     anndata = pytest.importorskip("anndata")
     with np.load(shared_data / "labelled" / f"{name}.npz") as file:
