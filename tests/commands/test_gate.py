@@ -1184,8 +1184,11 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
 
 
 @pytest.mark.usefixtures("real_figures")
-def test_gates_in_two_threads_of_a_process_give_the_same(folder: Path, tmp_path: Path) -> None:
+def test_gates_in_two_threads_of_a_process_give_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures, limits of threads and the style of Matplotlib are shared by the threads of a process."""
+    monkeypatch.setattr(figures, "FIGURES", ("heatmap", "tree"))
     with ThreadPoolExecutor(2) as pool:
         made = [
             pool.submit(gate.gate, folder / "run.h5", tmp_path / name, n_draws=4, engine=ON_CPU)

@@ -1,4 +1,4 @@
-"""The pictures of the page of `dpmix app`, which `make pictures` takes in a browser as it follows the tutorial."""
+"""The pictures of the page of `dpmix app`: `make pictures` takes them as it follows the tutorial."""
 
 from __future__ import annotations
 

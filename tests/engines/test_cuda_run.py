@@ -80,6 +80,7 @@ def test_the_coarseness_chosen_is_that_of_the_cpu(cuda_devices: Devices, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
 def test_any_number_of_devices_gives_the_same_run_file(
     cuda_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_passes_of_two_chains_at_a_time_leave_the_draws_as_they_are(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bem"], indirect=True)
 def test_stopped_and_resumed_on_other_devices_is_one_run(
     cuda_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ def test_stopped_and_resumed_on_other_devices_is_one_run(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
 def test_a_device_that_dies_leaves_the_draws_as_they_are(
     emulated_devices: Devices,
     many: Path,
