@@ -80,6 +80,28 @@ def render() -> Iterator[Callable[..., None]]:
         yield savefig
 
 
+PLOTS = ("page_plots", "proportion_plots")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
+    """The report has no interactive plots, which take longer than all its text; see `real_plots`."""
+    from dpmix.report import page
+
+    drawn = {name: getattr(page, name) for name in PLOTS}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PLOTS:
+            patch.setattr(page, name, lambda *_: {})
+        yield drawn
+
+
+@pytest.fixture
+def real_plots(plots_of_the_page: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report has its plots."""
+    for name, draw in plots_of_the_page.items():
+        monkeypatch.setattr(f"dpmix.report.page.{name}", draw)
+
+
 @pytest.fixture
 def made_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """`gate` makes its figures, and does not render them."""

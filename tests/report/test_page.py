@@ -31,6 +31,8 @@ from dpmix.report import embedding, figures, findings, page, page_data, pairs
 from dpmix.runs.diagnostics import convergence
 from dpmix.system import console
 
+pytestmark = pytest.mark.usefixtures("real_plots")
+
 NASTY = (
     "<b>CD3</b>",
     "</script><script>alert(1)</script>",
