@@ -117,7 +117,6 @@ struct Fibre {
     State state = State::done;
     bool started = false;
     void* place[5];
-    ucontext_t start;
     char* stack;
     void* sanitized;
 };
@@ -192,11 +191,12 @@ inline void fibre_main() {
     switch_to(fibre.sanitized);
     if (fibre.started) jump(fibre.place);
     fibre.started = true;
-    getcontext(&fibre.start);
-    fibre.start.uc_stack = {fibre.stack, 0, STACK_BYTES};
-    fibre.start.uc_link = nullptr;
-    makecontext(&fibre.start, fibre_main, 0);
-    setcontext(&fibre.start);
+    ucontext_t start;  // not in Fibre: the scheduler looks at the states of all fibres again and again
+    getcontext(&start);
+    start.uc_stack = {fibre.stack, 0, STACK_BYTES};
+    start.uc_link = nullptr;
+    makecontext(&start, fibre_main, 0);
+    setcontext(&start);
 }
 
 // ---- Barriers and warp operations
