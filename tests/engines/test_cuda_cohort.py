@@ -251,9 +251,7 @@ def expected_results(weighted: bool = False) -> Results:
     return found
 
 
-@pytest.mark.parametrize(
-    ("devices", "chunks", "weighted"), [([0, 1], 2, False), ([2, 0, 1], 1, True), ([2, 0, 1], None, False)]
-)
+@pytest.mark.parametrize(("devices", "chunks", "weighted"), [([0, 1], 2, False), ([2, 0, 1], 1, True)])
 def test_devices_and_batches_do_not_change_a_bit(
     cuda_devices: Emulate, devices: list[int], chunks: int | None, weighted: bool
 ) -> None:

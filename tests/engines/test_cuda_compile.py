@@ -81,8 +81,8 @@ def budgets(source: str) -> dict[str, tuple[int, int, int, int]]:
 
 @pytest.mark.slow
 @needs_nvcc
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
-def test_kernels_keep_within_the_budgets_on_their_cards(architecture: str, tmp_path: Path) -> None:
+def test_kernels_keep_within_the_budgets_on_their_cards(tmp_path: Path) -> None:
+    architecture = "sm_90"  # by other architectures: benchmarks/gpu_cards.py --registers
     with ThreadPoolExecutor() as pool:
         reports = pool.map(lambda source: compiled(source, 14, architecture, tmp_path), SOURCES)
         for source, report in zip(SOURCES, reports, strict=True):
@@ -98,7 +98,7 @@ def test_kernels_keep_within_the_budgets_on_their_cards(architecture: str, tmp_p
 
 @pytest.mark.slow
 @needs_nvcc
-@pytest.mark.parametrize(("n_channels", "architecture"), [(1, "sm_80"), (64, "sm_120")])
+@pytest.mark.parametrize(("n_channels", "architecture"), [(1, "sm_75"), (33, "sm_80"), (64, "sm_120")])
 def test_kernels_compile_for_any_number_of_channels(
     n_channels: int, architecture: str, tmp_path: Path
 ) -> None:

@@ -30,7 +30,6 @@ from engine_contract import (
     Floats,
     PruningContract,
     assert_near_stats,
-    assert_parts_have_the_bits_of_the_whole,
     halves,
     problem,
     split_of,
@@ -191,19 +190,6 @@ def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
         made.append((stats, [log_probabilities, engine.labels(), *memberships]))
     assert_same_results(made[1], made[0])
     assert_same_results(made[2], made[0])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cuda_devices")
-def test_parts_of_the_chunks_have_the_bits_of_the_whole() -> None:
-    cut, (events, mixture) = 1, several_chunks()
-    _, other = problem(100, 2, 4, seed=1)
-    parts = [
-        CudaEngine(events[: cut * CHUNK], devices=[0]),
-        CudaEngine(events[cut * CHUNK :], devices=[0], first_event=cut * CHUNK, chunks_in_flight=1),
-    ]
-    whole = CudaEngine(events, devices=[0])
-    assert_parts_have_the_bits_of_the_whole(whole, parts, (mixture, other), seed=cut)
 
 
 # ---- Opening and closing

@@ -116,7 +116,7 @@ def assert_as_expected(engine: CudaEngine, got: list[list[Stats]], want: list[Dr
         np.testing.assert_array_equal(engine.labels(chain), labels)
 
 
-@pytest.mark.parametrize(("devices", "order"), [([0], 5), ([2, 0, 1], 0), (list(range(8)), 5)])
+@pytest.mark.parametrize(("devices", "order"), [([0], 5), (list(range(8)), 0)])
 def test_two_passes_at_a_time_have_the_same_bits(
     emulated_devices: Emulate, together: Together, devices: list[int], order: int
 ) -> None:
