@@ -18,8 +18,8 @@ FILES = PAGE.parent / "reference" / "gating-files.md"
 COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 """Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
 
-FIGURES = ("dpmix run", "dpmix gate run.h5 --output gated --format")
-"""The commands that draw figures; others are run without, by the same Python."""
+FIGURES = "dpmix gate run.h5 --output gated --format"
+"""The command that draws figures next to `dpmix run`; others are run without, by the same Python."""
 
 # What makes it quick: appended to the commands that begin so.
 SMALLER = {
@@ -34,7 +34,7 @@ SMALLER = {
 def without_figures(commands: str) -> str:
     """Return commands, of which only some draw figures."""
     return "\n".join(
-        line if line.startswith(FIGURES) else re.sub("^dpmix ", "quick/dpmix ", line)
+        line if line.startswith(FIGURES) else re.sub("^dpmix (?=gate|predict)", "quick/dpmix ", line)
         for line in commands.splitlines()
     )
 
