@@ -222,7 +222,7 @@ def test_command_gives_the_table_of_the_cpu(
 ) -> None:
     cuda_devices(1)
     sample = tmp_path / "sample.fcs"
-    made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "1500", "--drift", "slow"])
+    made = CliRunner().invoke(main, ["simulate", str(sample), "--events", "2400", "--drift", "slow"])
     assert made.exit_code == 0, made.output
     from dpmix.engines.cuda.drift import CudaDrift
 
