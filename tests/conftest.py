@@ -41,7 +41,8 @@ def no_map_by_default() -> Iterator[None]:
 def draw_figures() -> Iterator[Callable[..., None]]:
     """`gate` in this process writes empty files for its figures, which take longer than all the rest.
 
-    Tests of figures ask for `real_figures`; fixtures of a module put this fixture's value in place.
+    Tests of figures ask for `made_figures` or `real_figures`; fixtures of a module put this fixture's value
+    in place.
     """
     from dpmix.report import figures
 
@@ -61,10 +62,56 @@ def draw_figures() -> Iterator[Callable[..., None]]:
         yield draw
 
 
+@pytest.fixture(scope="session", autouse=True)
+def render() -> Iterator[Callable[..., None]]:
+    """Figures are made but not rendered in this process: their files are the signature of PNG."""
+    from matplotlib.figure import Figure
+
+    def save(figure: Figure, where: Any, **_: Any) -> None:
+        blank = b"\x89PNG\r\n\x1a\n"
+        if hasattr(where, "write"):
+            where.write(blank)
+        else:
+            Path(where).write_bytes(blank)
+
+    savefig = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield savefig
+
+
+PLOTS = ("page_plots", "proportion_plots")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
+    """The report has no interactive plots, which take longer than all its text; see `real_plots`."""
+    from dpmix.report import page
+
+    drawn = {name: getattr(page, name) for name in PLOTS}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PLOTS:
+            patch.setattr(page, name, lambda *_: {})
+        yield drawn
+
+
 @pytest.fixture
-def real_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gate` draws its figures."""
+def real_plots(plots_of_the_page: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report has its plots."""
+    for name, draw in plots_of_the_page.items():
+        monkeypatch.setattr(f"dpmix.report.page.{name}", draw)
+
+
+@pytest.fixture
+def made_figures(draw_figures: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate` makes its figures, and does not render them."""
     monkeypatch.setattr("dpmix.report.figures.write_figures", draw_figures)
+
+
+@pytest.fixture
+def real_figures(made_figures: None, render: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate` makes and renders its figures."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", render)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,7 +29,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     one.driver.quit()
 
 
-@pytest.fixture(params=["webgl", "painter"])
+@pytest.fixture(params=["painter"])
 def page(browser: Browser, server: Server, study: Path, request: pytest.FixtureRequest) -> Page:  # noqa: F811
     one = Page(browser.driver, server, study)
     name = "return points.layer.constructor.name"
@@ -71,6 +71,7 @@ def expected(page: Page, pixels: Any, events: Any, plot: int = 0) -> tuple[Any, 
     return rows, columns
 
 
+@pytest.mark.parametrize("page", ["webgl", "painter"], indirect=True)
 def test_each_event_is_a_mark_in_the_colour_of_its_population(page: Page, browser: Browser) -> None:
     assert page.find("#shown").text.startswith("Points: all 2,500 events.")
     pixels, colours, events = shown(page)

@@ -20,6 +20,7 @@ from dpmix.app.workspace import StaleError, Workspace
 from dpmix.commands.drift import COLUMNS
 from dpmix.commands.gate import gate
 from dpmix.errors import ConfigError, DpmixError
+from dpmix.inputs.simulate import simulation
 from dpmix.populations.events.estimates import over_samples
 from dpmix.populations.result import Gating
 from dpmix.populations.tree.decisions import decisions_path, read_decisions
@@ -332,8 +333,8 @@ def test_the_progress_of_a_run(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_from_a_file_to_a_run_in_a_queue(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())
+def test_from_a_file_to_a_run_in_a_queue(tmp_path: Path) -> None:
+    simulation.cytometry_like(600, seed=1).write(tmp_path / "blood.fcs")
     own = Workspace(tmp_path)
     first = own.fit(["blood.fcs"], "quick", quick=True)
     commands = "dpmix init blood.fcs --output quick.yaml", "dpmix bem quick.yaml --output quick.h5"

@@ -119,7 +119,6 @@ def test_a_stopped_run_continues_to_the_same_draws(
     assert not open_run("parts/run.h5").complete
     dpmix("run", "sample.fcs", "--output", "parts", *OPTIONS, "--quiet")
     np.testing.assert_array_equal(draws(Path("parts/run.h5")), draws(whole[0] / "dpmix-run" / "run.h5"))
-    dpmix("run", "sample.fcs", "--output", "parts", *OPTIONS, "--quiet")
 
 
 def test_an_earlier_run_of_other_files_or_options_is_kept(folder: Path) -> None:

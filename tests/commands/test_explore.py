@@ -228,7 +228,7 @@ def test_defaults_of_the_command_are_those_of_the_library() -> None:
     assert (defaults["further"], defaults["size"]) == (FURTHER, SIZE)
 
 
-@pytest.mark.usefixtures("real_figures")
+@pytest.mark.usefixtures("made_figures")
 def test_gate_writes_the_events_that_are_found(folder: Path, tmp_path: Path) -> None:
     """In the event files, the table and the page; the same number as dpmix explore."""
     screens = tmp_path / "screen-*.csv"

@@ -149,7 +149,6 @@ def files_of(folder: Path) -> set[str]:
 
 def test_all_files_are_written(folder: Path, gated: Gating, predicted: Gating) -> None:
     assert files_of(folder / "all") == EVERYTHING
-    assert all(path.stat().st_size > 5_000 for path in (folder / "all" / "figures").iterdir())
     assert files_of(folder / "new") == {"events.parquet", "fit.csv"}
     assert gated.samples == predicted.samples == ("a.fcs", "b.fcs")
     assert gated.channels == tuple(MARKERS)
@@ -514,7 +513,7 @@ def test_flowkit_reads_populations_and_their_names_in_fcs_files(folder: Path, ga
         assert inside.sum() == (own.population == 1).sum()
 
 
-@pytest.mark.usefixtures("real_figures")
+@pytest.mark.usefixtures("made_figures")
 def test_populations_are_scored_against_the_gates_of_a_workspace(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1185,8 +1184,11 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
 
 
 @pytest.mark.usefixtures("real_figures")
-def test_gates_in_two_threads_of_a_process_give_the_same(folder: Path, tmp_path: Path) -> None:
+def test_gates_in_two_threads_of_a_process_give_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures, limits of threads and the style of Matplotlib are shared by the threads of a process."""
+    monkeypatch.setattr(figures, "FIGURES", ("heatmap", "tree"))
     with ThreadPoolExecutor(2) as pool:
         made = [
             pool.submit(gate.gate, folder / "run.h5", tmp_path / name, n_draws=4, engine=ON_CPU)

@@ -21,9 +21,12 @@ MAX_SHARED = 48 << 10
 MAX_THREADS = "1024"
 SHARED = re.compile(r" (\d+) TLS .* _ZZ(\d+)(\w+)$", re.MULTILINE)
 """A local array in shared memory as `readelf` lists it: bytes, length of its function's name, the name."""
+UNROLLED = 16
+"""Most channels at which -O3 pays: with more, what is unrolled takes longer to compile than tests to run."""
+MANY_CHANNELS = ["-O1", "-fexpensive-optimizations"]  # the latter contracts multiply-adds as -O3 does
 SANITIZERS = {
     "": ["-O3", "-march=native"],
-    "address": ["-O1", "-g1", "-fsanitize=address,alignment", "-fno-sanitize-recover=alignment"],
+    "address": ["-O0", "-g1", "-fsanitize=address,alignment", "-fno-sanitize-recover=alignment"],
     "thread": ["-O1", "-g1", "-fsanitize=thread"],
 }
 COMMON = [
@@ -66,6 +69,8 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
         raise ValueError(f"{source}: no __global__ function in it")
     exports = "".join(f"CUDA_CPU_EXPORT({name}, {most})\n" for name, most in kernels.items())
     flags = [*COMMON, *SANITIZERS[sanitizer], *options]
+    if not sanitizer and n_channels(options) > UNROLLED:
+        flags += MANY_CHANNELS
     command = ["g++", "-x", "c++", *flags, "-shared", "-Wl,-Bsymbolic"]
     command += ["-include", str(precompiled(flags)), "-", "-o", str(output)]
     generated = f'#include "{source.resolve()}"\n{exports}'
@@ -75,6 +80,11 @@ def compile_kernels(source: Path, output: Path, options: list[str], sanitizer: s
             raise ValueError(
                 f"{source.name}: {name} has {size:,} bytes of shared memory, at most {MAX_SHARED:,}"
             )
+
+
+def n_channels(options: list[str]) -> int:
+    """Return the number of channels that options define, or 0."""
+    return max((int(one.partition("=")[2]) for one in options if one.startswith("-DN_CHANNELS=")), default=0)
 
 
 def precompiled(flags: list[str]) -> Path:

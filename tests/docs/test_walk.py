@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick_jobs import COMMAND
 from test_how_to import BASH, printed_by, with_options
 
 pytestmark = pytest.mark.slow
@@ -17,6 +18,9 @@ FILES = PAGE.parent / "reference" / "gating-files.md"
 COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 """Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
 
+FIGURES = "dpmix gate run.h5 --output gated --format"
+"""The command that draws figures next to `dpmix run`; others are run without, by the same Python."""
+
 # What makes it quick: appended to the commands that begin so.
 SMALLER = {
     "dpmix run": "--quick",
@@ -25,6 +29,14 @@ SMALLER = {
     "dpmix gate": "--draws 10 --no-map",
     "dpmix predict": "--draws 10",
 }
+
+
+def without_figures(commands: str) -> str:
+    """Return commands, of which only some draw figures."""
+    return "\n".join(
+        line if line.startswith(FIGURES) else re.sub("^dpmix (?=gate|predict)", "quick/dpmix ", line)
+        for line in commands.splitlines()
+    )
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -38,6 +50,10 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every block has been run."""
     folder = tmp_path_factory.mktemp("walk")
     r = shutil.which("Rscript")
+    quick = folder / "quick" / "dpmix"
+    quick.parent.mkdir()
+    quick.write_text(f"#!{Path(COMMANDS.split(os.pathsep)[0]) / 'python'}\n{COMMAND}\n")
+    quick.chmod(0o755)
     for language, text in blocks():
         if language == "python":
             # Here, not in a process of its own: one that ends just after it has read Parquet is aborted by
@@ -45,7 +61,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with contextlib.chdir(folder):
                 exec(compile(text, str(PAGE), "exec"), {})
         elif language == "sh":
-            printed_by([*BASH, with_options(text, SMALLER)], folder, PATH=COMMANDS)
+            printed_by([*BASH, without_figures(with_options(text, SMALLER))], folder, PATH=COMMANDS)
         elif r is not None:
             printed_by([r, "-e", text], folder)
     return folder

@@ -182,26 +182,13 @@ def test_too_little_memory_is_an_error(emulated_devices: Callable[..., None], de
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("MORE = 1.0 + 1e-9", "MORE = 1.0 - 1e-9"),
         ("MORE = 1.0 + 1e-9", "MORE = 1.0"),
-        ("TAKEN = -1.0", "TAKEN = 9.0"),
-        ("std::fmax(s.own[c] - entry * entry, 0.0)", "s.own[c]"),
-        ("(s.own[c] + s.noise[c])", "s.own[c]"),
         ("s.with[c] -= with * entry;", ""),
-        ("CANDIDATES = 256", "CANDIDATES = 128"),
         ("now - s.times[left - 1] <= s.times", "now - s.times[left - 1] < s.times"),
         ("place += s.order[j] < s.order[c]", "place = c"),
-        ("s.row(i)[j] += s.noise[i];", ";"),
-        ("0.5 * s.row(size)[own]", "s.row(size)[own]"),
-        ("-0.5 * (a * a + b * b)", "0.0"),
         ("- (at.range - s.centre.range) * prior.range", ""),
-        ("2.0 * s.row(own)[i] * product[i]", "s.row(own)[i] * product[i]"),
         ("noise * vv", "vv"),
-        ("diagonal - vr", "diagonal"),
-        ("LONGEST_STEP / longest : 1.0", "1.0 : 1.0"),
         ("a <= 2", "a <= 1"),
-        ("part *= 0.5", "part *= 1.0"),
-        ("left -= columns[0][i] * columns[0][i]", "left -= columns[0][i]"),
         ("third + third * a", "third"),
     ],
 )
@@ -214,7 +201,6 @@ def test_wrong_kernels_are_caught(
 ) -> None:
     cuda_devices(1)
     edit_kernels(monkeypatch, tmp_path, right, wrong)
-    monkeypatch.setattr("dpmix.engines.cuda.drift.CANDIDATES", 128 if "128" in wrong else 256)
     from dpmix.engines.cuda.drift import CudaDrift
 
     made = CudaDrift()
@@ -231,20 +217,8 @@ def rows(sample: Path, output: Path, *options: str) -> list[dict[str, str]]:
     return list(csv.DictReader((output / "drift.csv").read_text().splitlines()))
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision"),
-    [
-        ("cuda", "double"),
-        pytest.param("auto", "double", marks=pytest.mark.slow),
-        pytest.param("cuda", "single", marks=pytest.mark.slow),
-    ],
-)
 def test_command_gives_the_table_of_the_cpu(
-    backend: str,
-    precision: str,
-    cuda_devices: Callable[[int], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cuda_devices: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda_devices(1)
     sample = tmp_path / "sample.fcs"
@@ -261,11 +235,10 @@ def test_command_gives_the_table_of_the_cpu(
     monkeypatch.setattr(CudaDrift, "predict_locally", counted)
     expected = rows(sample, tmp_path / "cpu")
     assert not used
-    found = rows(sample, tmp_path / "cuda", "--backend", backend, "--precision", precision)
-    assert set(used) == {precision}
+    found = rows(sample, tmp_path / "cuda", "--backend", "auto")
+    assert set(used) == {"double"}
     assert len(used) >= len(found)  # a call for each stretch
-    limit = 0.01 if precision == "single" else 0.0
     for one, other in zip(found, expected, strict=True):
         assert (one["verdict"], one["change points"]) == (other["verdict"], other["change points"])
         numbers = [[float(row[key]) for key in ("range", "low", "high")] for row in (one, other)]
-        np.testing.assert_allclose(*numbers, rtol=0.0, atol=limit)
+        np.testing.assert_allclose(*numbers, rtol=0.0, atol=0.0)

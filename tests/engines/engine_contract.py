@@ -253,8 +253,8 @@ class EngineContract:
             assert (engine.labels() != want.labels()).mean() < 0.002
 
     def test_a_draw_does_not_depend_on_what_came_before(self) -> None:
-        events, mixture = problem(5000, 6, 40)
-        _, other = problem(5000, 6, 40, seed=1)
+        events, mixture = problem(5000, 5, 40)
+        _, other = problem(5000, 5, 40, seed=1)
         key = Key(seed=9, chain=0, iteration=4)
         used, fresh = self.make(events), self.make(events)
         used.draw_labels(other, Key(9, 0, 0))
@@ -265,8 +265,8 @@ class EngineContract:
         np.testing.assert_array_equal(used.labels(), fresh.labels())
 
     def test_an_expectation_is_a_function_of_the_two_latest_mixtures(self) -> None:
-        events, mixture = problem(5000, 6, 40)
-        _, other = problem(5000, 6, 40, seed=1)
+        events, mixture = problem(5000, 5, 40)
+        _, other = problem(5000, 5, 40, seed=1)
         used, resumed = self.make(events), self.make(events)
         for now in (mixture, mixture, other):
             used.expect_labels(now)
@@ -448,8 +448,8 @@ class EngineContract:
         np.testing.assert_array_equal(moved[1], log_densities[1005:10_000])
 
     def test_memberships_change_nothing(self) -> None:
-        events, mixture = problem(3000, 6, 40)
-        _, other = problem(3000, 6, 70, seed=1)
+        events, mixture = problem(3000, 5, 40)
+        _, other = problem(3000, 5, 70, seed=1)
         used, alone = self.make(events), self.make(events)
         for iteration in range(3):
             used.memberships(other, np.arange(70) // 2, 100, 2000)
@@ -630,7 +630,7 @@ class EngineContract:
         assert weighted.counts.sum() == pytest.approx(len(repeated), rel=1e-6)
 
     def test_events_of_weight_1_have_the_bits_of_events_without_weights(self) -> None:
-        events, mixture = problem(3000, 6, 40)
+        events, mixture = problem(3000, 5, 40)
         weights, key = SampleWeights(np.array([0, 1000, 3000]), np.ones(2, np.float32)), Key(1, 0, 0)
         engine, plain = self.make(events, weights=weights), self.make(events)
         assert_same_stats(engine.draw_labels(mixture, key), plain.draw_labels(mixture, key))
@@ -664,7 +664,7 @@ class EngineContract:
             self.make(events, weights=SampleWeights(np.array([0, 9]), one))
 
     def test_events_are_left_as_they_are(self) -> None:
-        events, mixture = problem(1000, 4, 20)
+        events, mixture = problem(1000, 3, 20)
         events.flags.writeable = False
         copy = events.copy()
         engine = self.make(events)

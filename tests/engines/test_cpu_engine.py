@@ -93,7 +93,7 @@ def test_it_says_what_it_runs_on() -> None:
 @pytest.mark.parametrize(("dim", "n_components"), [(2, 6), (14, 40)])
 @pytest.mark.parametrize(
     ("threads", "chunks", "files"),
-    [(2, None, False), (3, None, False), (1, 1, False), (2, 2, False), (2, 1, True)],
+    [(3, None, False), (2, 2, False), (2, 1, True)],
 )
 def test_threads_and_batches_do_not_change_a_bit(
     dim: int, n_components: int, threads: int, chunks: int | None, files: bool
@@ -116,7 +116,7 @@ def test_threads_and_batches_do_not_change_a_bit(
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize(("threads", "chunks", "files"), [(2, None, False), (3, 1, False), (2, 1, True)])
+@pytest.mark.parametrize(("threads", "chunks", "files"), [(3, 1, False), (2, 1, True)])
 def test_threads_batches_and_parts_do_not_change_a_bit_of_weighted_events(
     threads: int, chunks: int | None, files: bool
 ) -> None:
@@ -141,8 +141,9 @@ def ten_chunks() -> tuple[Floats, tuple[Mixture, Mixture]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pruning", [True, False])
-@pytest.mark.parametrize("cuts", [[0, 10], [0, 3, 10], [0, 1, 8, 10], [0, 1, 2, 4, 5, 6, 9, 10]])
+@pytest.mark.parametrize(
+    ("cuts", "pruning"), [([0, 10], True), ([0, 3, 10], False), ([0, 1, 2, 4, 5, 6, 9, 10], True)]
+)
 def test_parts_of_the_chunks_have_the_bits_of_the_whole(cuts: list[int], pruning: bool) -> None:
     events, mixtures = ten_chunks()
     parts = [
@@ -167,7 +168,7 @@ def test_parts_that_cut_a_chunk_have_other_bits() -> None:
         assert_parts_have_the_bits_of_the_whole(CpuEngine(events[: 2 * CHUNK]), parts, mixtures, seed=0)
 
 
-@pytest.mark.parametrize("mode", ["r", "r+", "c", None])
+@pytest.mark.parametrize("mode", ["r", "c", None])
 def test_files_do_not_change_a_bit(mode: str | None, tmp_path: Path) -> None:
     """With this many channels, every chunk is its own window. Values outside files cannot be released."""
     rng = np.random.default_rng(0)
@@ -265,7 +266,7 @@ def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: s
 
 
 @pytest.mark.parametrize("isa", instruction_sets())
-@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("spread", [0.5, 2.0])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])  # of the last channel, whose whiteners are then large
 def test_clearances_drop_only_components_without_weight(isa: str, spread: float, scale: float) -> None:
     """Components that matter are never dropped, at any distance."""

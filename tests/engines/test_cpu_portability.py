@@ -21,7 +21,16 @@ from dpmix.model.streams import Key
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ROOT / "kernels" / "cpu"
-FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-DDPMIX_UNROLLED=16",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    f"-I{CPU}",
+]
 
 pytestmark = [
     pytest.mark.slow,

@@ -105,7 +105,7 @@ def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
 
 def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted) -> None:
     found = {}
-    for chunks, devices in ((2, 1), (5, 1), (16, 8)):
+    for chunks, devices in ((2, 1), (5, 1), (8, 4)):
         engine = CudaEngine(np.zeros((chunks * CHUNK - 5, 2), np.float32), devices=list(range(devices)))
         passes_of(engine)[0]()  # events and lanes come to the devices
         found[chunks, devices] = [counted.of(work, devices) for work in passes_of(engine)]
@@ -113,12 +113,12 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
     one = found[2, 1]
     assert all(calls.launches >= 4 for calls in one)
     assert found[5, 1] == one
-    assert found[16, 8] == [Calls(*(8 * n for n in calls)) for calls in one]
+    assert found[8, 4] == [Calls(*(4 * n for n in calls)) for calls in one]
 
 
 def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
     """One list starts it and one reads the times."""
-    events, mixture = problem(2 * CHUNK - 5, 6, 16)
+    events, mixture = problem(2 * CHUNK - 5, 5, 16)
     engine = CudaEngine(events, devices=[0])
     keys = iter(range(100))
     passes: list[Callable[[], object]] = [
@@ -138,7 +138,7 @@ def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
 def test_copies_of_a_pass_do_not_wait_and_have_been_written(
     emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch, resident: bool, on_device: bool
 ) -> None:
-    events, mixture = problem(2 * CHUNK - 5, 6, 16)
+    events, mixture = problem(2 * CHUNK - 5, 5, 16)
     rest = np.full(12, -1, np.int32), np.zeros(12, np.int8)
     split = SplitAssignment(np.r_[SPLIT.pairs, rest[0]], np.r_[SPLIT.sides, rest[1]], SPLIT.word)
     emulated_devices(memory=None if resident else 8 * MIB)

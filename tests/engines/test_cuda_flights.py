@@ -116,10 +116,7 @@ def assert_as_expected(engine: CudaEngine, got: list[list[Stats]], want: list[Dr
         np.testing.assert_array_equal(engine.labels(chain), labels)
 
 
-@pytest.mark.parametrize(
-    "devices", [[0], pytest.param([0, 1], marks=pytest.mark.slow), [2, 0, 1], list(range(8))]
-)
-@pytest.mark.parametrize("order", [0, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("devices", "order"), [([0], 5), (list(range(8)), 0)])
 def test_two_passes_at_a_time_have_the_same_bits(
     emulated_devices: Emulate, together: Together, devices: list[int], order: int
 ) -> None:
@@ -150,10 +147,8 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
 @pytest.mark.parametrize(
     "fail",
     [
-        "0:cuLaunchKernel:8",
         "1:cuEventElapsedTime:17",
         "2:cuMemcpyDtoHAsync:10",
-        "0:cuEventRecord:28",
         "1:cuLaunchKernel:37,2:cuLaunchKernel:47",
     ],
 )

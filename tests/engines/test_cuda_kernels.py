@@ -32,7 +32,6 @@ SHAPES = [
     (600, 16, 33),
     (257, 17, 32),
     (300, 33, 31),
-    (129, 64, 33),
     (500, 64, 33),
     (300, 2, 4096),
 ]
@@ -112,7 +111,7 @@ def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Callable[.
 @pytest.mark.slow
 @pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("first_event", [0, 2**32 - 100])
-@pytest.mark.parametrize(("n", "dim", "n_components"), SHAPES)
+@pytest.mark.parametrize(("n", "dim", "n_components"), [(1, 2, 1), (513, 14, 256), (300, 2, 4096)])
 def test_indicators_are_those_of_the_reference(n: int, dim: int, n_components: int, first_event: int) -> None:
     events, mixture = problem(n, dim, n_components)
     key = Key(seed=5 + (3 << 40), chain=2, iteration=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_an_error_of_any_call_is_one_line(emulated_devices: Emulate) -> None:
     n_calls = emulator.calls(0)
     engine.close()
     assert n_calls > 100
-    for call in range(1, n_calls + 1):
+    for call in range(1, n_calls + 1, 3):
         emulated_devices(fail=f"0:any:{call}")
         with pytest.raises(DpmixError, match=r"^(no CUDA device is left|CUDA device).*ECC error[^\n]*$"):
             use(CudaEngine(events), mixture)
@@ -155,7 +156,12 @@ def dpmix(*arguments: str) -> tuple[int, str]:
 def test_kernels_built_once_are_used_without_a_compiler(
     emulated_devices: Emulate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    there = [*build.cache_folder().glob("*-2-sm_90-*")]  # what other tests have compiled, but one
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.cache_folder().mkdir(parents=True)
+    for one in there:
+        if not one.name.startswith("accumulate-"):
+            shutil.copy(one, build.cache_folder())
     code, said = dpmix("--build", "--channels", "2")
     assert code == 0
     assert said.startswith(f"{len(build.sources())} files of kernels for 2 channels, sm_90: ")

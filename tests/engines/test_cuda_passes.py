@@ -41,10 +41,7 @@ from dpmix.model.streams import Key
 @pytest.mark.parametrize(
     "fail",
     [
-        "0:cuLaunchKernel:1",
         "1:cuLaunchKernel:2,0:cuMemcpyHtoD:1",
-        "0:cuMemcpyHtoDAsync:2",
-        "2:cuMemsetD32Async:2",
         "1:cuMemcpyDtoHAsync:2,2:cuEventRecord:3",
         "0:cuEventSynchronize:1,2:cuStreamWaitEvent:1",
     ],
@@ -63,9 +60,7 @@ def test_the_others_take_over_a_division(
     np.testing.assert_array_equal(engine.labels(), labels)
 
 
-@pytest.mark.parametrize(
-    "fail", ["0:cuLaunchKernel:1", "1:cuMemcpyDtoH:1", "0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"]
-)
+@pytest.mark.parametrize("fail", ["1:cuMemcpyDtoH:1", "0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"])
 def test_labels_of_a_lost_device_are_drawn_again(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:

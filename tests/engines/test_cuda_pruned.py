@@ -65,7 +65,6 @@ def assert_pruned_is_dense(draws: Draws, kinds: tuple[str, ...] = ("good", "arbi
         pytest.param(300, 17, 33, 2.0, marks=pytest.mark.slow),
         pytest.param(300, 33, 31, 2.0, marks=pytest.mark.slow),
         pytest.param(300, 64, 40, 2.0, marks=pytest.mark.slow),
-        pytest.param(2000, 14, 1000, 2.0, marks=pytest.mark.slow),
     ],
 )
 def test_pruned_draws_are_dense_draws(n: int, dim: int, n_components: int, spread: float) -> None:

@@ -41,7 +41,8 @@ SANITIZERS = {
         "not TestBest and not (threads and 14-40) and not files_do and not memory_does"
         " and not (parts_of_the_chunks and not cuts0-True) and not (clearances_drop and not 1.0-2.0)"
         " and not clearances_save and not right_frequencies and not any_order"
-        " and not (memberships_of_draw_after_draw and not 2.0) and not (separate_passes and 90000)",
+        " and not memberships_of_draw_after_draw and not (separate_passes and 90000)"
+        " and not renumbered and not within_its_bound",
         ("read_beyond_the_end", "overflow"),
     ),
     # Only tests with several threads; the others would run the same code, slower.
@@ -49,8 +50,7 @@ SANITIZERS = {
         "thread",
         "libtsan.so",
         {"TSAN_OPTIONS": "halt_on_error=1"},
-        "threads and not 14-40 and not 3-None and not 1-1-False and not (weighted and 2-None)"
-        " or TestBest and depend",
+        "threads and not 14-40 and not 3-None or TestBest and depend",
         ("race",),
     ),
 }

@@ -58,7 +58,7 @@ def proportions(folder: Path) -> dict[str, list[str]]:
         return found
 
 
-@pytest.mark.usefixtures("real_figures")
+@pytest.mark.usefixtures("made_figures")
 @pytest.mark.parametrize("kind", ["mcmc", "cohort", "bem"])
 def test_a_run_with_an_empty_file_is_gated(folder: Path, tmp_path: Path, kind: str) -> None:
     output = dpmix("gate", folder / f"{kind}.h5", "--output", tmp_path / "g", "--quiet").output

@@ -22,7 +22,6 @@ from dpmix.report.fcs_export import Added, Copy
 ADDED = (Added("new_number", "number", 20), Added("new_share", "share", 1.0, scale=10_000))
 REAL = [
     "fcs/100715.fcs",
-    "fcs/3FITC_4PE_004.fcs",
     "fcs/G69019FF_CMVpp65_CD4.fcs",
     "fcs/G69019FF_Costim_CD4.fcs",
     "fcs/G69019FF_SEB_CD4.fcs",

@@ -441,10 +441,8 @@ CASES = {
     "names": partial(make_gating, 3, 3, channels=NASTY, samples=("$y$.fcs",)),
     "one channel": partial(make_gating, 3, 1),
     "one population": partial(make_gating, 1, 2, parts=1),
-    "three samples": partial(make_gating, 4, 3, samples=("a", "b", "c")),
     "many samples": partial(make_gating, 6, 3, samples=tuple(f"s{i}" for i in range(30)), n_events=30_000),
     "empty population": partial(make_gating, 4, 3, empty=True),
-    "bem": partial(make_gating, 3, 3, kind="bem"),
     "one draw": partial(make_gating, 3, 3, draws=1, chains=1),
     "more than are drawn": partial(make_gating, 70, 6, parts=1, n_events=20_000),
 }

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.mark.usefixtures("real_figures")
+@pytest.mark.usefixtures("made_figures")
 def test_a_run_and_new_files(folder: Path) -> None:
     dpmix("gate", folder / "run.h5", "--output", folder / "gated", "--state-values", "--quiet")
     files = [folder / f"s{k}.csv" for k in range(8)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from coarsened_cases import (
-    JOINT,
     ONE,
     SHORT,
     WRONG,
@@ -13,43 +12,22 @@ from coarsened_cases import (
     Rounds,
     joint_distribution,
     log_power_marginal,
-    separated,
-    split_merge_rounds,
 )
 from comparisons import FAMILY, family_wise, worst
 from exact_cases import RESOLUTION
 from scipy import integrate
 from scipy import stats as st
-from whole_chain import Case
 
 from dpmix.model.prior import Prior
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "label_swaps"), [(JOINT, True), (JOINT, False), (ONE, False)])
-def test_the_joint_distribution_given_labels_is_kept(case: Case, label_swaps: bool) -> None:
-    p_values = joint_distribution(case, 120, 20, label_swaps=label_swaps)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [JOINT, ONE])
-def test_the_joint_distribution_of_clouds_given_labels_is_kept(case: Case) -> None:
-    p_values = joint_distribution(case, 80, 20, resolution=RESOLUTION)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("resolution", [None, RESOLUTION])
-def test_a_chain_on_separated_groups_has_the_power_posterior(resolution: tuple[float, ...] | None) -> None:
-    p_values = separated(3000, resolution=resolution)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("resolution", [None, RESOLUTION])
-def test_split_merge_moves_are_accepted_as_enumerated(resolution: tuple[float, ...] | None) -> None:
-    p_values = split_merge_rounds(1000, resolution=resolution)
+def test_the_joint_distribution_given_labels_is_kept_in_one_channel(
+    resolution: tuple[float, ...] | None,
+) -> None:
+    """Two channels: `SHORT`."""
+    p_values = joint_distribution(ONE, 80, 20, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
