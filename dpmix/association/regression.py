@@ -8,14 +8,14 @@ each response, with known variances v_s of the measurement:
     u_r          ~ N(0, omega_t^2) for each level r of a term t = (1 | column)
     alpha, beta  flat
 
-The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with its
-own Student t distribution, or from one kind where the responses are few: a marker that is off in most samples
-only varies far more than others of its kind. Given these scales and the outliers, all coefficients are jointly
-normal and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The scales of a
-response are integrated by importance sampling at quasi-random points of a Student t distribution that adapts to
-the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the two kinds are set to their
-posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004, Stat. Appl. Genet.
-Mol. Biol. 3:3). The same input gives the same numbers.
+The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with a
+Student t distribution, because a marker that is off in most samples only varies far more than others of its
+kind; or from one kind where the responses are few. Given these scales and the outliers, all coefficients are
+jointly normal and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The
+scales of a response are integrated by importance sampling at quasi-random points of a Student t distribution
+that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the kinds are set
+to their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004, Stat.
+Appl. Genet. Mol. Biol. 3:3). The same input gives the same numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpmix.model.mixture import Array, Ints
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
 MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
 VARIABILITY_SD = 0.3  # of gamma
-KIND_FREE = 4.0  # degrees of freedom of log scales in a kind
+KIND_FREE = 4.0  # degrees of freedom of log scales in a kind (Lange et al. 1989, JASA 84:881)
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
 LEAST_RESPONSES = 20  # for two kinds
 POINTS, EM_STEPS = 128, 20
@@ -157,7 +157,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
 
 
 class _Kinds:
-    """Distribution of the scales of all responses: mixtures of Student t distributions of one or two kinds."""
+    """Distribution of the scales of all responses: a mixture of one or two Student t distributions."""
 
     def __init__(self, centre: Array, n_scales: int, levels: Array) -> None:
         self.n_scales, self.middle = n_scales, centre[:, :n_scales].mean(axis=0)
@@ -201,7 +201,6 @@ class _Kinds:
         """
         own = weights[..., None] * self.probabilities(theta)  # [Q, N, kinds]
         counts = own.sum(axis=(0, 1))
-        # What is far away counts less (Lange, Little and Taylor 1989, JASA 84:881).
         near = own * (KIND_FREE + self.n_scales) / (KIND_FREE + self._squares(theta))
         scales = theta[..., : self.n_scales]
         # One response far away in the prior of a mean, so that an empty kind stays where it can be.
