@@ -8,14 +8,14 @@ each response, with known variances v_s of the measurement:
     u_r          ~ N(0, omega_t^2) for each level r of a term t = (1 | column)
     alpha, beta  flat
 
-The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with its
-own normal distribution, or from one kind where the responses are few. Given these scales and the outliers,
-all coefficients are jointly normal and integrated out, which is the restricted likelihood (Harville 1974,
-Biometrika 61:383). The scales of a response are integrated by importance sampling at quasi-random points of a
-Student t distribution that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The
-distributions of the two kinds are set to their posterior mode by expectation maximisation, as in the
-empirical Bayes variances of Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3:3). The same input gives the same
-numbers.
+The logarithms of sigma and omega of all responses come from two kinds of responses, on and off, each with a
+Student t distribution, because a marker that is off in most samples only varies far more than others of its
+kind; or from one kind where the responses are few. Given these scales and the outliers, all coefficients are
+jointly normal and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The
+scales of a response are integrated by importance sampling at quasi-random points of a Student t distribution
+that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the kinds are set
+to their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004, Stat.
+Appl. Genet. Mol. Biol. 3:3). The same input gives the same numbers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dpmix.model.mixture import Array, Ints
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
 MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
 VARIABILITY_SD = 0.3  # of gamma
+KIND_FREE = 4.0  # degrees of freedom of log scales in a kind (Lange et al. 1989, JASA 84:881)
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
 LEAST_RESPONSES = 20  # for two kinds
 POINTS, EM_STEPS = 128, 20
@@ -156,7 +157,7 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
 
 
 class _Kinds:
-    """Distribution of the scales of all responses: normal mixtures of one or two kinds."""
+    """Distribution of the scales of all responses: a mixture of one or two Student t distributions."""
 
     def __init__(self, centre: Array, n_scales: int, levels: Array) -> None:
         self.n_scales, self.middle = n_scales, centre[:, :n_scales].mean(axis=0)
@@ -167,12 +168,17 @@ class _Kinds:
         self.shares = np.full(number, 1.0 / number)
         self.level_means, self.level_sds = np.zeros(number), np.ones(number)
 
-    def _each(self, theta: Array) -> Array:
+    def _squares(self, theta: Array) -> Array:
+        """Return squared distances of points from the kinds, in their scales, float64 [Q, N, kinds]."""
         z = (theta[..., None, : self.n_scales] - self.means) / self.sds
+        return np.asarray((z**2).sum(axis=-1), np.float64)
+
+    def _each(self, theta: Array) -> Array:
         of_level = 0.5 * ((self.levels[:, None] - self.level_means) / self.level_sds) ** 2
         own = np.log(self.shares / self.level_sds) - of_level  # [Q, kinds]
-        each: Array = own[:, None] - (0.5 * z**2 + np.log(self.sds)).sum(axis=-1)
-        return each
+        power = -0.5 * (KIND_FREE + self.n_scales)
+        each: Array = own[:, None] + power * np.log1p(self._squares(theta) / KIND_FREE)
+        return each - np.log(self.sds).sum(axis=-1)
 
     def probabilities(self, theta: Array) -> Array:
         """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
@@ -195,11 +201,12 @@ class _Kinds:
         """
         own = weights[..., None] * self.probabilities(theta)  # [Q, N, kinds]
         counts = own.sum(axis=(0, 1))
+        near = own * (KIND_FREE + self.n_scales) / (KIND_FREE + self._squares(theta))
         scales = theta[..., : self.n_scales]
         # One response far away in the prior of a mean, so that an empty kind stays where it can be.
-        sums = np.einsum("qnk,qni->ki", own, scales) + 0.1 * self.middle
-        self.means = sums / (counts + 0.1)[:, None]
-        squares = np.einsum("qnk,qnki->ki", own, (scales[:, :, None] - self.means) ** 2)
+        sums = np.einsum("qnk,qni->ki", near, scales) + 0.1 * self.middle
+        self.means = sums / (near.sum(axis=(0, 1)) + 0.1)[:, None]
+        squares = np.einsum("qnk,qnki->ki", near, (scales[:, :, None] - self.means) ** 2)
         self.sds = np.sqrt((squares + SHAPE * SPREAD**2) / (counts + SHAPE)[:, None])
         self.shares = (counts + 1.0) / (counts + 1.0).sum()
         by_response = own.sum(axis=1)  # [Q, kinds]

@@ -132,3 +132,35 @@ def test_an_outlier_is_recognised() -> None:
     assert made.usual[4, 30] < 0.01
     assert scores(made, truth)[0][30]
     assert (np.delete(made.usual, 30, axis=1) > 0.05).mean() > 0.99
+
+
+def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array:
+    """Return p-values without effects of medians that are off in most samples, and on at random in others.
+
+    Medians of mass cytometry are like that where half of the cells are at zero. With two groups of four, one
+    such value counts as an outlier, and chance separates the others.
+    """
+    monkeypatch.setattr(regression, "KIND_FREE", kind_free)
+    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    number = np.arange(60)
+    on, hopping = number < 20, (number >= 20) & (number < 30)
+    found = []
+    for seed in range(14):
+        random = np.random.default_rng(seed)
+        y = np.where(on, 2.0, -0.05) + 0.2 * on * random.standard_normal(60)
+        y = y + np.where(on, 0.3, 0.01) * random.standard_normal((8, 60))
+        hops = hopping & (random.random((8, 60)) < 0.35)
+        y = y + hops * random.exponential(0.15, (8, 60))
+        sds = np.where(on, 0.05, np.where(hops, 0.03, 0.004))
+        found.append(scores(fit(y, np.broadcast_to(sds**2, y.shape), columns), np.zeros(60))[1][hopping])
+    return np.concatenate(found)
+
+
+def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 140 p-values below 0.0001 has a probability of 1.4%."""
+    assert tails_of_hopping(regression.KIND_FREE, monkeypatch).min() > 1e-4
+
+
+@pytest.mark.slow
+def test_kinds_with_normal_tails_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (tails_of_hopping(1e6, monkeypatch) < 1e-4).sum() >= 2
