@@ -177,8 +177,9 @@ class _Kinds:
         of_level = 0.5 * ((self.levels[:, None] - self.level_means) / self.level_sds) ** 2
         own = np.log(self.shares / self.level_sds) - of_level  # [Q, kinds]
         power = -0.5 * (KIND_FREE + self.n_scales)
-        each: Array = own[:, None] + power * np.log1p(self._squares(theta) / KIND_FREE)
-        return each - np.log(self.sds).sum(axis=-1)
+        spread = np.log(self.sds).sum(axis=-1)
+        each: Array = own[:, None] + power * np.log1p(self._squares(theta) / KIND_FREE) - spread
+        return each
 
     def probabilities(self, theta: Array) -> Array:
         """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
