@@ -9,7 +9,7 @@ CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/*pp kernels
 TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
-COG := $(BIN)/cog -r -I benchmarks
+COG := $(BIN)/cog -I benchmarks
 PAGES := README.md paper.md docs/benchmarks/*.md docs/how-to/signalling.md
 
 .PHONY: help demo test test-all test-gpu faults fuzz sanitize sbc lint release-check warnings cross docs pictures links bench guard bench-cpu bench-drift bench-gpu gpu-kit gpu-rehearsal clean
@@ -145,7 +145,7 @@ bench: $(VENV)/peers
 	for script in paper scaling peers end_to_end short_starts; do \
 	    $(BIN)/python benchmarks/$$script.py $(if $(QUICK),--quick) || exit 1; \
 	done
-	$(COG) $(PAGES)
+	$(COG) -r $(PAGES)
 
 guard: $(VENV)/installed
 	$(BIN)/python benchmarks/guard.py
@@ -159,7 +159,7 @@ bench-drift: $(VENV)/peers
 	$(BIN)/python benchmarks/drift_local_speed.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/drift_blocks.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/drift_recording.py $(if $(QUICK),--quick)
-	$(COG) $(PAGES)
+	$(COG) -r $(PAGES)
 
 bench-gpu: $(VENV)/pycuda
 	$(BIN)/python benchmarks/gpu.py
