@@ -47,6 +47,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.usefixtures("real_figures")
 def test_thresholds_and_positive_shares(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "levels"
     arguments = ["levels", str(run), "--output", str(output)]
