@@ -22,6 +22,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")
 
 ON_GPU = os.environ.get("DPMIX_TEST_GPU") == "1"  # make test-gpu: the machine's own driver and nvcc
+# Tests of the CUDA engine draw nothing, and the kit for GPU machines has no library that draws.
+unless_on_gpu = pytest.fixture(scope="session", autouse=not ON_GPU)
 
 # There is a CUDA driver in every test, and no device but in those that ask for one.
 if not ON_GPU and emulator.DRIVER.exists():
@@ -29,7 +31,7 @@ if not ON_GPU and emulator.DRIVER.exists():
     os.environ["DPMIX_EMULATED_DEVICES"] = "0"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@unless_on_gpu
 def no_map_by_default() -> Iterator[None]:
     """`gate` draws the map only where a test asks for it: it takes a second or more."""
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +39,7 @@ def no_map_by_default() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@unless_on_gpu
 def draw_figures() -> Iterator[Callable[..., None]]:
     """`gate` in this process writes empty files for its figures, which take longer than all the rest.
 
@@ -62,7 +64,7 @@ def draw_figures() -> Iterator[Callable[..., None]]:
         yield draw
 
 
-@pytest.fixture(scope="session", autouse=True)
+@unless_on_gpu
 def render() -> Iterator[Callable[..., None]]:
     """Figures are made but not rendered in this process: their files are the signature of PNG."""
     from matplotlib.figure import Figure
@@ -83,7 +85,7 @@ def render() -> Iterator[Callable[..., None]]:
 PLOTS = ("page_plots", "proportion_plots")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@unless_on_gpu
 def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
     """The report has no interactive plots, which take longer than all its text; see `real_plots`."""
     from dpmix.report import page
