@@ -344,7 +344,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         subprocess.run([sys.executable, "-c", PROGRAM, "simulate", "sample.fcs"], cwd=folder, check=True)
-        follow(folder, PICTURES)
+        print(follow(folder, PICTURES))  # to be compared with the tutorial
 
 
 if __name__ == "__main__":

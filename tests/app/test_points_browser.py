@@ -91,20 +91,28 @@ def test_each_event_is_a_mark_in_the_colour_of_its_population(page: Page, browse
 
 def test_points_follow_decisions(page: Page, browser: Browser) -> None:
     events = shown(page)[2]
-    page.find("#cut").send_keys(Keys.HOME)
-    page.decided("cut")
-    page.until(lambda: browser.driver.execute_script(CURRENT))
+
+    def cut() -> None:
+        page.find("#cut").send_keys(Keys.HOME)
+        page.decided("cut")
+        page.until(lambda: browser.driver.execute_script(CURRENT))
+
+    def undo() -> None:
+        page.find("#undo").click()
+        page.until(lambda: page.actions() == [] and browser.driver.execute_script(CURRENT))
+
+    cut()  # on a busy machine the plots take their final size only after the points are there
+    undo()
+    before = shown(page)[0]
+    cut()
     pixels, colours, one = shown(page)
     assert set(one[2]) == {0.0}
     assert set(np.unique(pixels)) == {0, colours[0]}
-    rows, columns = expected(page, pixels, one)
-    assert (pixels[rows, columns] != 0).mean() > 0.98
-    assert 0.01 < (pixels != 0).mean() < 0.6
-    page.find("#undo").click()
-    page.until(lambda: page.actions() == [] and browser.driver.execute_script(CURRENT))
-    pixels, colours, again = shown(page)
+    np.testing.assert_array_equal(pixels != 0, before != 0)
+    undo()
+    pixels, _, again = shown(page)
     np.testing.assert_array_equal(again[2], events[2])
-    assert {0} < set(np.unique(pixels)) - {colours[0]} <= {0, *colours[1:]}
+    np.testing.assert_array_equal(pixels, before)
     assert page.find("#failed").text == ""
 
 
