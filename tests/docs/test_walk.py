@@ -32,7 +32,7 @@ SMALLER = {
 
 
 def without_figures(commands: str) -> str:
-    """Return the commands; those of `gate` and `predict` draw no figures, but for `FIGURES`."""
+    """Return the commands; `gate` and `predict` draw no figures, but for `FIGURES`."""
     return "\n".join(
         line if line.startswith(FIGURES) else re.sub("^dpmix (?=gate|predict)", "quick/dpmix ", line)
         for line in commands.splitlines()
