@@ -82,26 +82,44 @@ def render() -> Iterator[Callable[..., None]]:
         yield savefig
 
 
-PLOTS = ("page_plots", "proportion_plots")
+PLOTS_OF_ASSOCIATIONS = ("_map", "_forest", "_volcano", "_heatmap", "_strips")
 
 
 @unless_on_gpu
 def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
-    """The report has no interactive plots, which take longer than all its text; see `real_plots`."""
-    from dpmix.report import page
+    """Reports have no interactive plots, and those of `associate` no figures; see `real_plots`.
 
-    drawn = {name: getattr(page, name) for name in PLOTS}
+    They take longer than all the rest.
+    """
+    from dpmix.report import association_figures, association_page, page
+
+    figures = association_page._figures
+
+    def without_plots(*given: Any) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in PLOTS_OF_ASSOCIATIONS:
+                patch.setattr(association_page, name, lambda *_: None)
+            return figures(*given)[0], {}
+
+    drawn = {
+        "page.page_plots": page.page_plots,
+        "page.proportion_plots": page.proportion_plots,
+        "association_page._figures": figures,
+        "association_figures.write_figures": association_figures.write_figures,
+    }
     with pytest.MonkeyPatch.context() as patch:
-        for name in PLOTS:
-            patch.setattr(page, name, lambda *_: {})
+        patch.setattr(page, "page_plots", lambda *_: {})
+        patch.setattr(page, "proportion_plots", lambda *_: {})
+        patch.setattr(association_page, "_figures", without_plots)
+        patch.setattr(association_figures, "write_figures", lambda *_: None)
         yield drawn
 
 
 @pytest.fixture
 def real_plots(plots_of_the_page: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report has its plots."""
+    """Reports have their plots, and those of `associate` their figures."""
     for name, draw in plots_of_the_page.items():
-        monkeypatch.setattr(f"dpmix.report.page.{name}", draw)
+        monkeypatch.setattr(f"dpmix.report.{name}", draw)
 
 
 @pytest.fixture

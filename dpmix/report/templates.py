@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from dpmix.system.version import VERSION
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def read(name: str) -> str:
@@ -20,9 +25,14 @@ def render(template: str, **values: object) -> str:
     jinja2.UndefinedError
         A value is missing.
     """
+    return _environment().get_template(template).render(version=VERSION, **values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the environment of all templates, which keeps those that it has compiled."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(template).render(version=VERSION, **values)

@@ -293,6 +293,7 @@ def test_weighted_medians() -> None:
     assert abs(np.mean([errors[0] for _, errors in drawn]) / spread - 1.0) < 0.15
 
 
+@pytest.mark.usefixtures("real_plots")
 def test_the_command(tmp_path: Path) -> None:
     draws = cohort()
     draws.write(tmp_path / "samples.nc")

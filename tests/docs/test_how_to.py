@@ -69,7 +69,7 @@ ELSEWHERE = {"cluster", "install", "decide-on-a-page"}  # test_cluster_messages.
 SMALLER = {
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
-    "dpmix mcmc signalling.yaml": "--set data.max_events=40000",
+    "dpmix mcmc signalling.yaml": "--set data.max_events=20000",
     "dpmix gate": "--draws 6",
     "dpmix explore": "--draws 6",
     "python -m pytest": "-q -p no:cacheprovider -k 'far_events or cut or split or no_labels'",

@@ -19,7 +19,7 @@ COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.p
 """Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
 
 FIGURES = "dpmix gate run.h5 --output gated --format"
-"""The command that draws figures next to `dpmix run`; others are run without, by the same Python."""
+"""The command that draws figures; others are run without, by the same Python."""
 
 # What makes it quick: appended to the commands that begin so.
 SMALLER = {
@@ -32,9 +32,9 @@ SMALLER = {
 
 
 def without_figures(commands: str) -> str:
-    """Return the commands; `gate` and `predict` draw no figures, but for `FIGURES`."""
+    """Return the commands; `run`, `gate` and `predict` draw no figures, but for `FIGURES`."""
     return "\n".join(
-        line if line.startswith(FIGURES) else re.sub("^dpmix (?=gate|predict)", "quick/dpmix ", line)
+        line if line.startswith(FIGURES) else re.sub("^dpmix (?=run|gate|predict)", "quick/dpmix ", line)
         for line in commands.splitlines()
     )
 
@@ -67,15 +67,14 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
-    """Run the installation up to where pip would build and download: .ci/run does that with the wheel."""
+def test_the_environment_of_the_walk_is_that_of_ci() -> None:
+    """.ci/run makes an environment by the same commands, and installs the wheel in it."""
     install = PAGE.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
     root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
     assert root == "sudo apt-get install python3-venv python3-dev g++\n"
-    assert user.endswith("\npip install .\n")
-    command = [*BASH, user.replace("pip install .", "command -v pip")]
-    printed = printed_by(command, HOME=str(tmp_path), PATH=os.environ["PATH"])
-    assert printed == f"{tmp_path}/dpmix/bin/pip\n"
+    assert user == "python3 -m venv ~/dpmix\n. ~/dpmix/bin/activate\npip install .\n"
+    ci = (PAGE.parents[1] / ".ci" / "run").read_text(encoding="utf-8")
+    assert "\npython3 -m venv dist/empty\ndist/empty/bin/pip install --quiet dist/*.whl\n" in ci
 
 
 def test_there_is_a_walk() -> None:

@@ -198,10 +198,10 @@ def test_singular_designs_are_an_error() -> None:
 def test_steady_recordings_stay_steady() -> None:
     """With a mean for each design, none of these intervals held 0."""
     random, times, held = np.random.default_rng(3), np.linspace(0.0, 100.0, 80), 0
-    for _ in range(20):
+    for _ in range(10):
         found = judge("a", times, 0.1 * random.standard_normal(80), np.full(80, 0.1), local=True)
         held += found.low == 0.0
-    assert held >= 15  # of 20, by intervals of 90%: fewer in 1 of 100 runs
+    assert held >= 7  # of 10, by intervals of 90%: fewer in 1 of 80 runs
 
 
 def test_a_quiet_part_is_smoother_than_by_the_stationary_fit() -> None:

@@ -113,7 +113,7 @@ def test_a_signal_is_subtracted_from_a_million_events() -> None:
 
 def test_local_fits_of_many_blocks_are_those_of_averages() -> None:
     """Their designs of 50 of the 256 nearest blocks would leave most of the noise."""
-    random, n = np.random.default_rng(2), 20_000
+    random, n = np.random.default_rng(2), 10_000
     times, signal = np.linspace(0.0, 100.0, n), 0.1 * np.sin(np.linspace(0.0, 9.0, n))
     points = make_points(times, signal + 0.125 * random.standard_normal(n), np.full(n, 0.125), 0)
     fit = SignalFit(Covariance("matern32", 0.01, 20.0, 1e-5), 0.0, 0.0, 0.0, 1, True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import invwishart
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.fcs.data import write_fcs
@@ -212,6 +211,8 @@ def _draw_components(
     prior: Prior, n_components: int, random: np.random.Generator
 ) -> tuple[Array, Array, Array, Array]:
     """Draw weights [K], means [K, D], covariances [K, D, D] and their Cholesky factors from the prior."""
+    from scipy.stats import invwishart  # imported here because it takes as long as a simulation
+
     dim = len(prior.m)
     alpha = random.gamma(prior.alpha_shape, 1.0 / prior.alpha_rate)
     sticks = np.append(random.beta(1.0, alpha, n_components - 1), 1.0)
