@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "channels": ["CD3", "CD4", "CD8", "CD19", "CD14"],
         },
         "model": {"components": 24},
-        "mcmc": {"chains": 2, "burn_in": 60, "draws": 6},
+        "mcmc": {"chains": 1, "burn_in": 60, "draws": 8},
         "engine": {"backend": "cpu", "threads": 1},
         "output": {"path": str(folder / "run.h5")},
         "seed": 5,

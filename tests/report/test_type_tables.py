@@ -242,7 +242,7 @@ def test_real_t_cells_get_their_names(shared_data: Path, tmp_path: Path) -> None
     pandas.DataFrame(events, columns=channels).to_parquet(tmp_path / "hipc.parquet")
     config = {
         "data": {"files": [str(tmp_path / "hipc.parquet")]},
-        "mcmc": {"chains": 2, "burn_in": 200, "draws": 20},
+        "mcmc": {"chains": 1, "burn_in": 200, "draws": 20},
         "engine": {"backend": "cpu"},
         "output": {"path": str(tmp_path / "run.h5")},
     }

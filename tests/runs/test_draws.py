@@ -704,7 +704,7 @@ def child(work: Callable[[Path, Connection], None], path: Path) -> Iterator[None
 def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path) -> None:
     rng = np.random.default_rng(1)
     counts = set()
-    for _ in range(20):
+    for _ in range(10):
         RunWriter.create(path, layout(draws=DRAWS), overwrite=True).close()
         wanted = int(rng.integers(1, 100))
         with child(write_forever, path):

@@ -50,7 +50,7 @@ SHORT: Mapping[str, Callable[[], dict[str, float]]] = {
     "joint": lambda: joint_distribution(FIXED, 40, 20, PLAIN),
     "joint, learned": lambda: joint_distribution(LEARNED, 150, 6, PLAIN),
     "exact": lambda: exact_posterior(1.0, 2000, PLAIN, batches=40),
-    "split-merge": lambda: split_merge_alone(3000),
+    "split-merge": lambda: split_merge_alone(2400),
     "clouds": lambda: exact_posterior(1.0, 2000, PLAIN._replace(resolution=RESOLUTION), batches=40),
     "clouds, split-merge": lambda: split_merge_alone(1000, resolution=RESOLUTION),
     "samples, tables": lambda: cohort_cases.table_counts(2000),

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_ranks_of_truths_are_uniform() -> None:
-    p_values = calibration(FIXED, 80, Schedule(burn_in=20, draws=15, thin=4))
+    p_values = calibration(FIXED, 50, Schedule(burn_in=20, draws=15, thin=4))
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
