@@ -87,7 +87,7 @@ PLOTS_OF_ASSOCIATIONS = ("_map", "_forest", "_volcano", "_heatmap", "_strips")
 
 @unless_on_gpu
 def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
-    """Reports have no interactive plots, and those of `associate` no figures; see `real_plots`.
+    """Reports have no interactive plots, and `associate` draws no figures; see `real_plots`.
 
     They take longer than all the rest.
     """
@@ -117,7 +117,7 @@ def plots_of_the_page() -> Iterator[dict[str, Callable[..., Any]]]:
 
 @pytest.fixture
 def real_plots(plots_of_the_page: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have their plots, and those of `associate` their figures."""
+    """Reports have their plots, and `associate` draws its figures."""
     for name, draw in plots_of_the_page.items():
         monkeypatch.setattr(f"dpmix.report.{name}", draw)
 

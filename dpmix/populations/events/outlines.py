@@ -108,7 +108,7 @@ def _rings(density: npt.NDArray[np.float32], level: float) -> list[Array]:
     contours = SerialContourGenerator(
         *_places(len(ringed)),
         np.ascontiguousarray(ringed.T),
-        None,
+        None,  # type: ignore[arg-type]  # no bin is masked
         corner_mask=True,
         line_type=LineType.Separate,
         fill_type=FillType.OuterOffset,
