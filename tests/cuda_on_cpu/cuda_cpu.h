@@ -282,18 +282,26 @@ T shuffle(unsigned mask, T value, int source, int width, const char* operation) 
 
 // ---- Running a grid
 
-struct Stacks {  // each with a protected page below it
+// Stacks, each with a protected page below it. The pages take as long to protect as a small launch takes, so that
+// the driver keeps them for later launches.
+struct Stacks {
     static constexpr size_t PITCH = PAGE_BYTES + STACK_BYTES;
-    char* memory;
+    const Launch& how;
     size_t bytes;
+    char* memory;
 
-    explicit Stacks(unsigned n) : bytes(n * PITCH) {
+    Stacks(unsigned n, const Launch& launch) : how(launch), bytes(n * PITCH) {
+        memory = how.take_stacks ? how.take_stacks(bytes) : nullptr;
+        if (memory) return;
         const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         memory = (char*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
         if (memory == MAP_FAILED) abort();
         for (unsigned i = 0; i < n; i++) mprotect(memory + i * PITCH, PAGE_BYTES, PROT_NONE);
     }
-    ~Stacks() { munmap(memory, bytes); }
+    ~Stacks() {
+        if (how.keep_stacks) how.keep_stacks(memory, bytes);
+        else munmap(memory, bytes);
+    }
     char* operator[](unsigned i) { return memory + i * PITCH + PAGE_BYTES; }
 };
 
@@ -371,7 +379,7 @@ inline const char* run_blocks(const Launch& how, void (*body)(const void*), cons
     b.arrays = &arrays;
     b.fibres.resize(b.n_threads);
     b.warps.resize((b.n_threads + WARP - 1) / WARP);
-    Stacks stacks(b.n_threads);
+    Stacks stacks(b.n_threads, how);
     std::vector<unsigned> order(b.n_threads);
     uint32_t random = how.order * 2654435761u + 1;
     b.sanitized = this_fibre();
@@ -466,7 +474,7 @@ const char* launch(void (*function)(A...), const Launch& how, unsigned most_thre
 #ifdef __SANITIZE_ADDRESS__
     const unsigned os_threads = 1;
 #else
-    const unsigned os_threads = how.os_threads;
+    const unsigned os_threads = (unsigned)std::min<uint64_t>(how.os_threads, n_blocks);
 #endif
     std::atomic<unsigned> next{0};
     std::atomic<const char*> error{nullptr};

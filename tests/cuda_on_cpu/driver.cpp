@@ -410,12 +410,32 @@ bool find_memory(const void* owner, const void* address, const void* bounds[2]) 
     return true;
 }
 
+// Stacks of earlier launches by their size, never unmapped: a thread may launch while the process ends.
+std::mutex& stacks_lock = *new std::mutex;
+std::multimap<size_t, char*>& kept_stacks = *new std::multimap<size_t, char*>;
+
+char* take_stacks(size_t bytes) {
+    const std::lock_guard<std::mutex> guard(stacks_lock);
+    const auto found = kept_stacks.find(bytes);
+    if (found == kept_stacks.end()) return nullptr;
+    char* const memory = found->second;
+    kept_stacks.erase(found);
+    return memory;
+}
+
+void keep_stacks(char* memory, size_t bytes) {
+    const std::lock_guard<std::mutex> guard(stacks_lock);
+    kept_stacks.emplace(bytes, memory);
+}
+
 CUresult run(const Function& function, cuda_cpu::Launch how, const std::vector<char>& arguments) {
     how.arguments = arguments.data();
     how.argument_bytes = arguments.size();
     how.os_threads = number("CUDA_CPU_THREADS", std::thread::hardware_concurrency());
     how.order = number("CUDA_CPU_ORDER", 0);
     how.find_memory = find_memory;
+    how.take_stacks = take_stacks;
+    how.keep_stacks = keep_stacks;
     how.owner = function.context;
     const char* error = function.launch(&how);
     if (!error && !guards_hold(function.context->memory)) error = "wrote outside of its arrays";

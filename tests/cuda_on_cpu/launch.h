@@ -15,6 +15,10 @@ struct Launch {
     // one of the device.
     bool (*find_memory)(const void* owner, const void* address, const void* bounds[2]) = nullptr;
     const void* owner = nullptr;
+    // Gives the memory for the stacks of earlier launches again, or null; and takes it back. Null: each launch has
+    // its own memory.
+    char* (*take_stacks)(size_t bytes) = nullptr;
+    void (*keep_stacks)(char* memory, size_t bytes) = nullptr;
 };
 
 using LaunchFunction = const char* (*)(const Launch*);  // returns the error, or null

@@ -37,6 +37,8 @@ class CLaunch(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("find_memory", ctypes.c_void_p),
         ("owner", ctypes.c_void_p),
+        ("take_stacks", ctypes.c_void_p),
+        ("keep_stacks", ctypes.c_void_p),
     )
 
 

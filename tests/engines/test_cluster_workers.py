@@ -217,7 +217,7 @@ def test_ctrl_c_ends_a_run_on_a_cluster_of_this_machine_as_any_other(
 ) -> None:
     """All processes of a terminal get the signal; workers ignore it. One process then continues the run."""
     write_events(tmp_path / "events.npy", 2 * CHUNK + 99)
-    mcmc = {"burn_in": 2, "draws": 30}
+    mcmc = {"burn_in": 2, "draws": 20}
     engine = {"backend": "cluster", "cluster": {"workers": 2, "threads_per_worker": 1}}
     (tmp_path / "run.yaml").write_text(to_yaml(a_config(tmp_path, "run.h5", mcmc=mcmc, engine=engine)))
     command = subprocess.Popen(

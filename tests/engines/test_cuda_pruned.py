@@ -62,9 +62,7 @@ def assert_pruned_is_dense(draws: Draws, kinds: tuple[str, ...] = ("good", "arbi
         (700, 14, 70, 0.3),
         (513, 5, 512, 1.0),
         pytest.param(900, 1, 40, 1.0, marks=pytest.mark.slow),
-        pytest.param(300, 17, 33, 2.0, marks=pytest.mark.slow),
         pytest.param(300, 33, 31, 2.0, marks=pytest.mark.slow),
-        pytest.param(300, 64, 40, 2.0, marks=pytest.mark.slow),
     ],
 )
 def test_pruned_draws_are_dense_draws(n: int, dim: int, n_components: int, spread: float) -> None:
