@@ -188,11 +188,7 @@ void evaluate(const Mixture& mixture, const Piece& piece, const Tile& tile, Cand
 
 using Evaluate = void (*)(const Mixture&, const Piece&, const Tile&, Candidates&);
 
-// The form for D channels: unrolled up to 32 if vectors are wide enough for that to pay, otherwise general. Most of
-// the time of compilers goes into D above 16, so builds that nobody uses for long leave these out.
-#ifndef DPMIX_UNROLLED
-#define DPMIX_UNROLLED 32
-#endif
+// The form for D channels: unrolled up to 32 if vectors are wide enough for that to pay, otherwise general.
 Evaluate evaluate_for(int n_channels) {
 #if defined(__AVX2__)
     // clang-format off
@@ -200,8 +196,9 @@ Evaluate evaluate_for(int n_channels) {
 #define DPMIX_CASES(D) DPMIX_CASE(D) DPMIX_CASE(D + 1) DPMIX_CASE(D + 2) DPMIX_CASE(D + 3)
     switch (n_channels) {
         DPMIX_CASES(1) DPMIX_CASES(5) DPMIX_CASES(9) DPMIX_CASES(13)
-#if DPMIX_UNROLLED > 16
-        DPMIX_CASES(17) DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
+        DPMIX_CASES(17)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // with checks, these take longest to compile
+        DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
 #endif
         default: break;
     }

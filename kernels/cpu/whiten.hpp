@@ -21,6 +21,43 @@ class Fixed {
     // makes no difference. With 16 registers, 2 are the fastest.
     static constexpr int B = W == 16 ? 4 : 2;
 
+    // Adds the squares of rows [First, Last), given the events less the means, and the rows from `First` on.
+    template <int First, int Last>
+    DPMIX_INLINE static void add_rows(const Floats (*d)[U], const float* rows, Floats (&sums)[U]) {
+        DPMIX_UNROLL
+        for (int r = First; r < Last; r += B) {
+            const int count = r + B < Last ? B : Last - r;
+            Floats y[B][U];
+            DPMIX_UNROLL
+            for (int i = 0; i < r + count; i++) {
+                DPMIX_UNROLL
+                for (int b = i > r ? i - r : 0; b < count; b++) {
+                    const Floats factor = splat(rows[triangle(First, r + b) + i]);
+                    DPMIX_UNROLL
+                    for (int u = 0; u < U; u++)
+                        y[b][u] = i == 0 ? factor * d[0][u] : fma(factor, d[i][u], y[b][u]);
+                }
+            }
+            DPMIX_UNROLL
+            for (int b = 0; b < count; b++) {
+                DPMIX_UNROLL
+                for (int u = 0; u < U; u++) sums[u] = fma(y[b][u], y[b][u], sums[u]);
+            }
+        }
+    }
+
+    // Rows from COPIED on are one function, which all users of this form call; earlier rows are copied into each of
+    // them. With three copies of all rows, g++ took three times as long for the whole file, because some of its work
+    // grows with the square of a block's length.
+    static constexpr int COPIED = D < 16 ? D : 16;
+    static __attribute__((noinline)) void add_later_rows(const Floats (*d)[U], const float* rows,
+                                                         Floats (&sums)[U]) {
+        Floats own[U];  // registers: `sums` might lie among the rows, for all that the compiler knows
+        for (int u = 0; u < U; u++) own[u] = sums[u];
+        add_rows<COPIED, D>(d, rows, own);
+        for (int u = 0; u < U; u++) sums[u] = own[u];
+    }
+
     // Rows [First, Last): params holds the means up to Last, then the rows.
     template <int First, int Last>
     struct Rows {
@@ -34,26 +71,9 @@ class Fixed {
                 DPMIX_UNROLL
                 for (int u = 0; u < U; u++) d[i][u] = x[i][u] - splat(params[i]);
             }
-            DPMIX_UNROLL
-            for (int r = First; r < Last; r += B) {
-                const int rows = r + B < Last ? B : Last - r;
-                Floats y[B][U];
-                DPMIX_UNROLL
-                for (int i = 0; i < r + rows; i++) {
-                    DPMIX_UNROLL
-                    for (int b = i > r ? i - r : 0; b < rows; b++) {
-                        const Floats factor = splat(params[Last + triangle(First, r + b) + i]);
-                        DPMIX_UNROLL
-                        for (int u = 0; u < U; u++)
-                            y[b][u] = i == 0 ? factor * d[0][u] : fma(factor, d[i][u], y[b][u]);
-                    }
-                }
-                DPMIX_UNROLL
-                for (int b = 0; b < rows; b++) {
-                    DPMIX_UNROLL
-                    for (int u = 0; u < U; u++) sums[u] = fma(y[b][u], y[b][u], sums[u]);
-                }
-            }
+            const float* rows = params + Last;
+            add_rows<First, (Last < COPIED ? Last : COPIED)>(d, rows, sums);
+            if constexpr (Last > COPIED) add_later_rows(d, rows + triangle(First, COPIED), sums);
         }
     };
 

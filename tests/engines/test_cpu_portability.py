@@ -25,7 +25,6 @@ FLAGS = [
     "-std=c++17",
     "-O1",
     "-ffp-contract=off",
-    "-DDPMIX_UNROLLED=16",
     "-Wall",
     "-Wextra",
     "-Werror",

@@ -2,7 +2,7 @@
 
 ``python tests/native/cross.py`` compiles the CPU engine and the passes on GPUs, without the Python
 modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
-for Windows, and one for macOS; all unrolled forms are compiled once, for the widest set.
+for Windows, and one for macOS.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
 optimisation: nobody runs them, and clang gives its warnings and its errors about instruction sets before it
 optimises.
@@ -42,7 +42,7 @@ def sources(target: str) -> list[tuple[Path, list[str]]]:
 def set_flags(name: str) -> list[str]:
     """Return the flags that compile sweep.cpp for an instruction set."""
     machine = [] if name == "neon" else [f"-march=x86_64_{name}"]
-    own = ["-mprefer-vector-width=512"] if name == "v4" else ["-DDPMIX_UNROLLED=16"]
+    own = ["-mprefer-vector-width=512"] if name == "v4" else []
     return [f"-DDPMIX_SET={name}", *machine, *own]
 
 

@@ -66,7 +66,6 @@ def build(name: str) -> Path:
         "CMAKE_CXX_COMPILER": CXX,
         "CMAKE_CXX_FLAGS": flags,
         "DPMIX_SETS": "v3",
-        "DPMIX_UNROLLED": "16",
         "DPMIX_OPTIMISE": "-O1",
         "Python_EXECUTABLE": sys.executable,
     }
