@@ -31,6 +31,7 @@ from dpmix.model.mixture import Array, Ints
 
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
 MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
+LEAST_SAMPLES = 12  # for outliers where samples are not paired; see `_Likelihood.candidates`
 VARIABILITY_SD = 0.3  # of gamma
 KIND_FREE = 4.0  # degrees of freedom of log scales in a kind (Lange et al. 1989, JASA 84:881)
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
@@ -326,14 +327,19 @@ class _Likelihood:
         return ordered
 
     def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Bools:
-        """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S]."""
+        """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S].
+
+        Without pairs, a few samples have none: where three donors differ from all others, and chance puts them
+        into one group of four, its fourth would count as an outlier, and the groups as different.
+        """
         q, s = self.y.shape
+        few = s < LEAST_SAMPLES and not self.predictors.n_terms
         # A quarter of the points is enough to rank values, and each value has to be tried as an outlier.
         theta = theta[:, ::4]
         density = (kinds.log_density(theta) - proposal[:, ::4])[:, :, None]
         chosen = np.zeros((q, s), bool)
         order = []
-        for _ in range(min(MOST_OUTLIERS, max(1, s // 6))):
+        for _ in range(0 if few else min(MOST_OUTLIERS, max(1, s // 6))):
             more = chosen[:, None, :] | np.eye(s, dtype=bool)
             joint = self.evaluate(theta, more) + density
             score = np.logaddexp.reduce(joint, axis=1)
