@@ -289,7 +289,10 @@ def gated(
 
 
 def measure_null(quick: bool) -> None:
-    """Divide real samples without effect in all ways, and count the divisions in which something is found."""
+    """Divide real samples without effect in all ways, and count the divisions in which something is found.
+
+    The results are written after each set.
+    """
     rows = []
     for name, draws in real_sets().items():
         n = len(draws.samples)
@@ -300,6 +303,7 @@ def measure_null(quick: bool) -> None:
         for half in halves:
             group = np.isin(np.arange(n), half).astype(float)
             own = replace(draws, columns={"group": ["b" if one else "a" for one in group]})
+            # Half of the samples are b: "b - a" is the difference that every method tests.
             design = make_design(own.columns, own.samples, "~ group", ["b - a"])
             counted, measured = run_study(own, design, float(np.exp(LEAST)), with_expression=True).effects
             assert measured.measure == EXPRESSION
@@ -323,7 +327,7 @@ def measure_null(quick: bool) -> None:
         row["below 0.01"] = {key: float(np.mean(shares)) for key, shares in small.items()}
         rows.append(row)
         print(row, flush=True)
-    write_results(NULL, {"rows": rows}, quick=quick)
+        write_results(NULL, {"rows": rows}, quick=quick)
 
 
 def null_table() -> str:
