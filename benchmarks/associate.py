@@ -261,7 +261,9 @@ def real_sets() -> dict[str, SampleDraws]:
         parts = np.split(np.asarray(values, np.float64), events.sample_starts[1:-1])
         for name in ("Ref", "BCRXL"):
             own = np.flatnonzero(condition == name)
-            sets[f"BCR-XL, {name}, {kind}"] = gated([parts[s] for s in own], [gates[s] for s in own], channels)
+            sets[f"BCR-XL, {name}, {kind}"] = gated(
+                [parts[s] for s in own], [gates[s] for s in own], channels
+            )
     centres = np.load(REAL / "labelled" / "multicenter_cytof_01-08.npz")
     rows = [centres["sample"] == s for s in np.unique(centres["sample"])]
     parts = [np.arcsinh(centres["events"][own].astype(np.float64) / 5.0) for own in rows]
@@ -269,9 +271,7 @@ def real_sets() -> dict[str, SampleDraws]:
     return sets | {"several centres": gated(parts, labels, [str(name) for name in centres["channels"]])}
 
 
-def gated(
-    parts: Sequence[np.ndarray], gates: Sequence[np.ndarray], channels: Sequence[str]
-) -> SampleDraws:
+def gated(parts: Sequence[np.ndarray], gates: Sequence[np.ndarray], channels: Sequence[str]) -> SampleDraws:
     """Return counts and medians of samples, each with a gate for every event, -1 for none."""
     many = 1 + max(int(own.max()) for own in gates)
     medians = Medians(1, len(parts), many, len(channels))
@@ -323,7 +323,9 @@ def measure_null(quick: bool) -> None:
                 listed.setdefault(key, []).append(int(found.sum()))
             for key, values in (("dpmix", measured.tails), ("t test", p)):
                 small.setdefault(key, []).append(float((values < 0.01).mean()))
-        row |= {key: {"any": int(np.sum(np.array(many) > 0)), "found": sum(many)} for key, many in listed.items()}
+        row |= {
+            key: {"any": int(np.sum(np.array(many) > 0)), "found": sum(many)} for key, many in listed.items()
+        }
         row["below 0.01"] = {key: float(np.mean(shares)) for key, shares in small.items()}
         rows.append(row)
         print(row, flush=True)
@@ -335,7 +337,8 @@ def null_table() -> str:
     rows = json.loads((FOLDER / f"{NULL}.json").read_text())["results"]["rows"]
     keys = ("dpmix", "t test", "moderated t", "abundance, dpmix", "abundance, t test")
     lines = [
-        "| samples | medians | divisions | dpmix | t | moderated t | p < 0.01, dpmix | t | abundance, dpmix | t |",
+        "| samples | medians | divisions | dpmix | t | moderated t | p < 0.01, dpmix | t | "
+        "abundance, dpmix | t |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in [*rows, None]:

@@ -1,7 +1,7 @@
 """Run the commands of docs/how-to/signalling.md on its cohort, and compare with gates drawn by hand.
 
-    python benchmarks/signalling.py                           # about 3 minutes on two cores
-    python benchmarks/signalling.py --folder build/signalling # keeps the files; then only associate runs again
+    python benchmarks/signalling.py                             # about 3 minutes on two cores
+    python benchmarks/signalling.py --folder build/signalling   # keeps its files; next, only associate runs
 
 The cohort is in ../shared/data/cohort_bcrxl, next to the checkout. It has a gate for each event, and the mean
 paired difference of the medians in each gate. A population is compared with the gate that has most of its

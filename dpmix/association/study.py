@@ -129,11 +129,11 @@ def median_responses(
 
 
 def sampling_variances(errors: Array, counts: Array) -> Array:
-    """Return variances of medians by their numbers of events, with one distribution of events for all samples.
+    """Return variances of medians by their numbers of events, as if all samples had the same distribution.
 
-    A median at zero, where events are dense, has a smaller error than others because of its value. As weights,
-    such errors would favour the samples near zero: groups that chance makes differ there would count as
-    certain (a bias of meta-analyses; Doncaster and Spake 2018, Methods Ecol. Evol. 9:634).
+    A median at zero, where events are dense, has a smaller error than others because of its value. Such
+    errors as weights would favour the samples near zero: groups that chance makes differ there would count
+    as certain (a bias of meta-analyses; Doncaster and Spake 2018, Methods Ecol. Evol. 9:634).
 
     Parameters
     ----------

@@ -170,7 +170,8 @@ def test_kinds_with_normal_tails_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def tail_of_three_donors() -> float:
     """Return the p-value without effect where three of eight donors differ from all others.
 
-    CD20 of CD8 T cells in the cohort of docs/how-to/signalling.md: chance puts the three into one group of four.
+    CD20 of CD8 T cells is like that in the cohort of docs/how-to/signalling.md. Chance puts the three into
+    one group of four.
     """
     columns = Predictors((np.arange(8) // 4 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     random, on = np.random.default_rng(1), np.arange(60) < 20
