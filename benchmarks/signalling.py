@@ -64,7 +64,7 @@ def follow(folder: Path, more: Sequence[str] = ()) -> dict[str, float]:
         if words[0] in seconds and words[0] != "associate":
             continue
         start = time.perf_counter()
-        own = more if words[0] == "mcmc" else ()
+        own = more if words[0] == "mcmc" else ("--overwrite",) if words[0] == "associate" else ()
         subprocess.run([*DPMIX, *words, *own], cwd=folder, check=True)
         seconds[words[0]] = time.perf_counter() - start
     done.write_text(json.dumps(seconds))
