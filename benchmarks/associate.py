@@ -20,6 +20,10 @@ donors differ with a standard deviation of 0.3, its samples of 0.08. In the othe
 standard deviation of the background. An effect is in one of the populations where a channel is on. In half of
 the cohorts, 30% of the responses have an outlier of ten standard deviations. dpmix knows the error of each
 median; the moderated t test (Smyth 2004) does not use it.
+
+Real donors without effect: eight samples of one condition are divided 4:4 in all 35 ways, with gates drawn by
+hand as populations. What is found is false by chance, or a batch. The sets are in ../shared/data, next to the
+checkout; without them, this part is left out.
 """
 
 from __future__ import annotations
@@ -29,17 +33,23 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from record import FOLDER, PICTURES, said, write_results
+from record import FOLDER, PICTURES, ROOT, said, write_results
 from scipy import optimize, special, stats
 
-from dpmix.association.design import Contrast
-from dpmix.association.effects import abundance, adjust, expression
+from dpmix.association.design import Contrast, make_design
+from dpmix.association.effects import EXPRESSION, abundance, adjust, expression
 from dpmix.association.regression import Predictors, fit
-from dpmix.association.study import count_responses
+from dpmix.association.study import count_responses, median_responses, run_study
+from dpmix.config.data import DataConfig
+from dpmix.inputs.preprocess import prepare
+from dpmix.populations.events.medians import Medians
+from dpmix.populations.sample_draws import SampleDraws
 
 SIZES, FOLDS = (6, 12, 24, 60), (1.0, 1.5, 2.0, 3.0)
 POPULATIONS, CHANGED, EVENTS = 14, 3, 20_000
@@ -57,6 +67,8 @@ PANELS = [
     for effect in (0.0, EFFECT, 2.0 * EFFECT)
     if effect == EFFECT or background == 0.1
 ]
+NULL = "associate_null"  # file of results
+REAL = ROOT.parent / "shared" / "data"
 EDGER = """
 suppressMessages(library(edgeR))
 writeLines(paste0(R.version$major, ".", R.version$minor, ", edgeR ", packageVersion("edgeR")), "version.txt")
@@ -211,9 +223,14 @@ def moderated_t(panel: Panel) -> Found:
         np.eye(panel.donor.max() + 1)[panel.donor][:, 1:] if panel.paired else np.zeros((len(panel.group), 0))
     )
     x = np.column_stack([np.ones(len(panel.group)), panel.group, donors])
-    estimates = np.linalg.lstsq(x, panel.medians, rcond=None)[0]
+    return moderated(panel.medians, x, panel.truth)
+
+
+def moderated(medians: np.ndarray, x: np.ndarray, truth: np.ndarray | float = 0.0) -> Found:
+    """Return what the moderated t test of the second column of a design finds."""
+    estimates = np.linalg.lstsq(x, medians, rcond=None)[0]
     free = len(x) - x.shape[1]
-    variances = ((panel.medians - x @ estimates) ** 2).sum(axis=0) / free
+    variances = ((medians - x @ estimates) ** 2).sum(axis=0) / free
     # Section 6.2: moments of the logarithms of the variances give their prior.
     logs = np.log(variances) - special.digamma(free / 2.0) + np.log(free / 2.0)
     excess = logs.var(ddof=1) - special.polygamma(1, free / 2.0)
@@ -224,8 +241,118 @@ def moderated_t(panel: Panel) -> Found:
     moderated = (prior_free * prior + free * variances) / (prior_free + free)
     errors, free = np.sqrt(moderated * np.linalg.inv(x.T @ x)[1, 1]), free + prior_free
     p = 2.0 * stats.t.sf(np.abs(estimates[1]) / errors, free)
-    covered = np.abs(estimates[1] - panel.truth) <= stats.t.ppf(0.95, free) * errors
+    covered = np.abs(estimates[1] - truth) <= stats.t.ppf(0.95, free) * errors
     return stats.false_discovery_control(p) <= RATE, estimates[1], covered
+
+
+def real_sets() -> dict[str, SampleDraws]:
+    """Return real samples of one condition, with gates drawn by hand as populations."""
+    folder = REAL / "cohort_bcrxl"
+    settings = DataConfig(samples="samples.csv", state_channels=["p*"], standardize=False)
+    events, drawn = prepare(settings, folder, 1), np.load(folder / "gates.npz")
+    assert events.state is not None
+    gates = [drawn["gate"][drawn["sample"] == name].astype(np.int64) - 1 for name in events.samples]
+    condition = np.array(events.sample_columns["condition"])
+    sets = {}
+    for kind, values, channels in (
+        ("signalling", events.state.values, events.state.channels),
+        ("lineage", events.values, events.channels),
+    ):
+        parts = np.split(np.asarray(values, np.float64), events.sample_starts[1:-1])
+        for name in ("Ref", "BCRXL"):
+            own = np.flatnonzero(condition == name)
+            sets[f"BCR-XL, {name}, {kind}"] = gated(
+                [parts[s] for s in own], [gates[s] for s in own], channels
+            )
+    centres = np.load(REAL / "labelled" / "multicenter_cytof_01-08.npz")
+    rows = [centres["sample"] == s for s in np.unique(centres["sample"])]
+    parts = [np.arcsinh(centres["events"][own].astype(np.float64) / 5.0) for own in rows]
+    labels = [centres["labels"][own].astype(np.int64) - 1 for own in rows]
+    return sets | {"several centres": gated(parts, labels, [str(name) for name in centres["channels"]])}
+
+
+def gated(parts: Sequence[np.ndarray], gates: Sequence[np.ndarray], channels: Sequence[str]) -> SampleDraws:
+    """Return counts and medians of samples, each with a gate for every event, -1 for none."""
+    many = 1 + max(int(own.max()) for own in gates)
+    medians = Medians(1, len(parts), many, len(channels))
+    for s, (values, own) in enumerate(zip(parts, gates, strict=True)):
+        medians.add(s, values[own >= 0], np.ones((own >= 0).sum()), [own[own >= 0]])
+    return SampleDraws(
+        counts=np.array([[np.bincount(own[own >= 0], minlength=many) for own in gates]]),
+        medians=medians.values,
+        samples=tuple(f"s{s}" for s in range(len(parts))),
+        phenotypes=tuple(f"gate {p}" for p in range(many)),
+        channels=tuple(channels),
+        columns={},
+        errors=medians.errors,
+    )
+
+
+def measure_null(quick: bool) -> None:
+    """Divide real samples without effect in all ways, and count the divisions in which something is found.
+
+    The results are written after each set.
+    """
+    rows = []
+    for name, draws in real_sets().items():
+        n = len(draws.samples)
+        halves = [own for own in combinations(range(n), n // 2) if 0 in own][: 2 if quick else None]
+        row: dict[str, object] = {"set": name, "divisions": len(halves)}
+        listed: dict[str, list[int]] = {}
+        small: dict[str, list[float]] = {}
+        for half in halves:
+            group = np.isin(np.arange(n), half).astype(float)
+            own = replace(draws, columns={"group": ["b" if one else "a" for one in group]})
+            # Half of the samples are b: "b - a" is the difference that every method tests.
+            design = make_design(own.columns, own.samples, "~ group", ["b - a"])
+            counted, measured = run_study(own, design, float(np.exp(LEAST)), with_expression=True).effects
+            assert measured.measure == EXPRESSION
+            medians = median_responses(own, design)[0]
+            row["responses"] = medians.shape[1]
+            x = np.column_stack([np.ones(n), group])
+            share = (own.counts[0] + 0.5) / (own.counts[0].sum(axis=1, keepdims=True) + 1.0)
+            p = stats.ttest_ind(medians[group == 1.0], medians[group == 0.0]).pvalue
+            p_counts = stats.ttest_ind(special.logit(share)[group == 1.0], special.logit(share)[group == 0.0])
+            for key, found in (
+                ("dpmix", measured.found(RATE)),
+                ("t test", stats.false_discovery_control(p) <= RATE),
+                ("moderated t", moderated(medians, x)[0]),
+                ("abundance, dpmix", counted.found(RATE)),
+                ("abundance, t test", stats.false_discovery_control(p_counts.pvalue) <= RATE),
+            ):
+                listed.setdefault(key, []).append(int(found.sum()))
+            for key, values in (("dpmix", measured.tails), ("t test", p)):
+                small.setdefault(key, []).append(float((values < 0.01).mean()))
+        row |= {
+            key: {"any": int(np.sum(np.array(many) > 0)), "found": sum(many)} for key, many in listed.items()
+        }
+        row["below 0.01"] = {key: float(np.mean(shares)) for key, shares in small.items()}
+        rows.append(row)
+        print(row, flush=True)
+        write_results(NULL, {"rows": rows}, quick=quick)
+
+
+def null_table() -> str:
+    """Return the table of real donors of docs/benchmarks/associations.md."""
+    rows = json.loads((FOLDER / f"{NULL}.json").read_text())["results"]["rows"]
+    keys = ("dpmix", "t test", "moderated t", "abundance, dpmix", "abundance, t test")
+    lines = [
+        "| samples | medians | divisions | dpmix | t | moderated t | p < 0.01, dpmix | t | "
+        "abundance, dpmix | t |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in [*rows, None]:
+        if row:
+            cells = [row["set"], str(row["responses"]), str(row["divisions"])]
+            counts = [str(row[key]["any"]) for key in keys]
+            small = [f"{row['below 0.01'][key]:.1%}" for key in ("dpmix", "t test")]
+        else:
+            cells = ["all", "", str(sum(one["divisions"] for one in rows))]
+            counts = [str(sum(one[key]["any"] for one in rows)) for key in keys]
+            means = [np.mean([one["below 0.01"][key] for one in rows]) for key in ("dpmix", "t test")]
+            small = [f"{mean:.1%}" for mean in means]
+        lines.append(f"| {' | '.join([*cells, *counts[:3], *small, *counts[3:]])} |")
+    return "\n".join(lines) + "\n"
 
 
 def measure_panels(n: int, cells: list[int], quick: bool) -> None:
@@ -440,7 +567,7 @@ def main() -> None:
     parser.add_argument(
         "--cells", type=int, nargs="+", default=range(len(PANELS)), help="rows of the table, from 0"
     )
-    parser.add_argument("--only", choices=("abundance", "expression"), help="measure one of them")
+    parser.add_argument("--only", choices=("abundance", "expression", "null"), help="measure one of them")
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
         "--quick", action="store_true", help="a run of seconds that keeps the committed results"
@@ -450,10 +577,12 @@ def main() -> None:
     if options.what == "figure":
         draw_power()
         return
-    if options.only != "expression":
+    if options.only in (None, "null") and REAL.is_dir():
+        measure_null(options.quick)
+    if options.only in (None, "abundance"):
         results = measure_counts(1 if options.quick else options.cohorts, options.rscript)
         write_results("associate", results, quick=options.quick)
-    if options.only != "abundance":
+    if options.only in (None, "expression"):
         measure_panels(2 if options.quick else options.panels, options.cells, options.quick)
 
 

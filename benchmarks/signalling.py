@@ -1,6 +1,7 @@
 """Run the commands of docs/how-to/signalling.md on its cohort, and compare with gates drawn by hand.
 
-    python benchmarks/signalling.py        # about 3 minutes on two cores
+    python benchmarks/signalling.py                             # about 3 minutes on two cores
+    python benchmarks/signalling.py --folder build/signalling   # keeps its files; next, only associate runs
 
 The cohort is in ../shared/data/cohort_bcrxl, next to the checkout. It has a gate for each event, and the mean
 paired difference of the medians in each gate. A population is compared with the gate that has most of its
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import re
 import shlex
 import subprocess
@@ -45,19 +47,27 @@ def commands(page: str) -> list[list[str]]:
 
 
 def follow(folder: Path, more: Sequence[str] = ()) -> dict[str, float]:
-    """Run the commands of the page in a folder with the files of the cohort; return seconds of each."""
+    """Run the commands of the page in a folder with the files of the cohort; return seconds of each.
+
+    In a folder where they ran before, only `associate` runs again.
+    """
+    folder.mkdir(exist_ok=True, parents=True)
     page = PAGE.read_text(encoding="utf-8")
     for path in COHORT.iterdir():
-        if path.suffix == ".fcs" or path.name == "samples.csv":
+        if (path.suffix == ".fcs" or path.name == "samples.csv") and not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
     for name, text in re.findall(r"^```yaml (\S+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL):
         (folder / name).write_text(text)
-    seconds = {}
+    done = folder / "seconds.json"
+    seconds: dict[str, float] = json.loads(done.read_text()) if done.exists() else {}
     for words in commands(page):
+        if words[0] in seconds and words[0] != "associate":
+            continue
         start = time.perf_counter()
-        own = more if words[0] == "mcmc" else ()
+        own = more if words[0] == "mcmc" else ("--overwrite",) if words[0] == "associate" else ()
         subprocess.run([*DPMIX, *words, *own], cwd=folder, check=True)
         seconds[words[0]] = time.perf_counter() - start
+    done.write_text(json.dumps(seconds))
     return seconds
 
 
@@ -157,12 +167,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer sweeps; keeps the committed results")
-    quick = parser.parse_args().quick
+    parser.add_argument("--folder", type=Path, help="keep the files here")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        results = measure(Path(name), QUICK if quick else ())
-        write_results("signalling", results, quick=quick)
-        if not quick:
-            draw(Path(name))
+        folder = options.folder or Path(name)
+        results = measure(folder, QUICK if options.quick else ())
+        write_results("signalling", results, quick=options.quick)
+        if not options.quick:
+            draw(folder)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from dpmix.model.mixture import Array, Ints
 
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
 MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
+LEAST_SAMPLES = 12  # for outliers without pairs
 VARIABILITY_SD = 0.3  # of gamma
 KIND_FREE = 4.0  # degrees of freedom of log scales in a kind (Lange et al. 1989, JASA 84:881)
 SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
@@ -183,7 +184,8 @@ class _Kinds:
 
     def probabilities(self, theta: Array) -> Array:
         """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
-        each: Array = np.exp(_log_shares(self._each(theta)))
+        logs = self._each(theta)
+        each: Array = np.exp(logs - np.logaddexp.reduce(logs, axis=-1)[..., None])
         return each
 
     def log_density(self, theta: Array) -> Array:
@@ -326,14 +328,19 @@ class _Likelihood:
         return ordered
 
     def candidates(self, theta: Array, kinds: _Kinds, proposal: Array) -> Bools:
-        """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S]."""
+        """Return all subsets of the values of each response that are most likely outliers, bool [Q, M, S].
+
+        Without pairs, a few samples have none: if chance puts three donors that differ from all others into
+        one group of four, its fourth would count as an outlier.
+        """
         q, s = self.y.shape
+        few = s < LEAST_SAMPLES and not self.predictors.n_terms
         # A quarter of the points is enough to rank values, and each value has to be tried as an outlier.
         theta = theta[:, ::4]
         density = (kinds.log_density(theta) - proposal[:, ::4])[:, :, None]
         chosen = np.zeros((q, s), bool)
         order = []
-        for _ in range(min(MOST_OUTLIERS, max(1, s // 6))):
+        for _ in range(0 if few else min(MOST_OUTLIERS, max(1, s // 6))):
             more = chosen[:, None, :] | np.eye(s, dtype=bool)
             joint = self.evaluate(theta, more) + density
             score = np.logaddexp.reduce(joint, axis=1)
@@ -369,20 +376,13 @@ def _points(dims: int, seed: int, number: int) -> tuple[Array, Array]:
 
 def _products(first: Array, second: Array) -> Array:
     """Return the products of all pairs of columns, float64 [S, A * B]."""
-    pairs: Array = (first[:, :, None] * second[:, None]).reshape(len(first), -1)
-    return pairs
-
-
-def _log_shares(logs: Array) -> Array:
-    shares: Array = logs - np.logaddexp.reduce(logs, axis=-1)[..., None]
-    return shares
+    return np.asarray((first[:, :, None] * second[:, None]).reshape(len(first), -1), np.float64)
 
 
 def _normalise(logs: Array) -> Array:
     """Return weights that add up to 1 for each response, float64 [Q, N, M]."""
     weights = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
-    normalised: Array = weights / weights.sum(axis=(1, 2), keepdims=True)
-    return normalised
+    return np.asarray(weights / weights.sum(axis=(1, 2), keepdims=True), np.float64)
 
 
 def _temper(logs: Array) -> Array:
@@ -397,5 +397,4 @@ def _temper(logs: Array) -> Array:
         low, high = np.where(few, low, power), np.where(few, power, high)
         power = (low + high) / 2.0
     weights = np.exp(low * logs)
-    tempered: Array = weights / weights.sum(axis=1, keepdims=True)
-    return tempered
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float64)

@@ -93,7 +93,7 @@ def median_responses(
     Returns
     -------
     values, variances : float64 [S, Q]
-        Variances over the draws, and of medians of a finite number of events.
+        Variances over the draws, and of medians of a finite number of events (`sampling_variances`).
     populations, channels : int64 [Q]
     """
     if np.isnan(draws.medians).all():
@@ -102,7 +102,8 @@ def median_responses(
     medians = np.where(enough[..., None], draws.medians.astype(np.float64), np.nan)  # [U, S, P, D]
     means, variances = medians.mean(axis=0), medians.var(axis=0)
     if draws.errors is not None:
-        variances = variances + np.nan_to_num(draws.errors.astype(np.float64)) ** 2
+        own = np.where(np.isnan(means), np.nan, draws.errors)
+        variances = variances + sampling_variances(own, draws.counts.mean(axis=0))
     there = ~np.isnan(means)
     usable = there.sum(axis=0) >= design.predictors.fixed.shape[1] + 1 + LEAST_VALUES
     for contrast in design.contrasts:
@@ -125,6 +126,30 @@ def median_responses(
             f"--expression: no population has {LEAST_EVENTS} events in enough samples; leave --expression out"
         )
     return means[:, populations, channels], variances[:, populations, channels], populations, channels
+
+
+def sampling_variances(errors: Array, counts: Array) -> Array:
+    """Return variances of medians by their numbers of events, as if all samples had the same distribution.
+
+    A median at zero, where events are dense, has a smaller error than others because of its value. Such
+    errors as weights would favour the samples near zero: groups that chance makes differ there would count
+    as certain (a bias of meta-analyses; Doncaster and Spake 2018, Methods Ecol. Evol. 9:634).
+
+    Parameters
+    ----------
+    errors : float64 [S, P, D]
+        Standard errors of medians, each from its sample; NaN where unknown.
+    counts : float64 [S, P]
+
+    Returns
+    -------
+    float64 [S, P, D]
+        0 where unknown.
+    """
+    known = ~np.isnan(errors)
+    each = np.where(known, counts[..., None] * np.nan_to_num(errors) ** 2, 0.0)
+    of_one_event = each.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.where(known, of_one_event / np.maximum(counts, 1.0)[..., None], 0.0)
 
 
 def run_study(

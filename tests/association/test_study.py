@@ -14,7 +14,7 @@ from scipy import stats
 
 from dpmix.association.design import make_design
 from dpmix.association.effects import Effects, adjust, weigh
-from dpmix.association.study import Study, count_responses, run_study
+from dpmix.association.study import Study, count_responses, run_study, sampling_variances
 from dpmix.cli import main
 from dpmix.errors import ConfigError
 from dpmix.populations.events.medians import medians
@@ -174,6 +174,14 @@ def test_what_samples_of_a_draw_share_is_no_variance() -> None:
     assert count_responses(moved.astype(int))[1].max() < of_counts + 1e-6
     own = random.integers(1_000, 4_000, (50, 5, 2))
     assert count_responses(own)[1].min() > 0.05
+
+
+def test_variances_of_medians_do_not_depend_on_the_medians() -> None:
+    """Two samples near zero have small errors, as the events there are dense; one has no median."""
+    errors = np.array([0.01, 0.01, 0.07, np.nan])[:, None, None]
+    found = sampling_variances(errors, np.array([100.0, 400.0, 100.0, 3.0])[:, None])[:, 0, 0]
+    of_one_event = 100.0 * (0.01**2 + 4.0 * 0.01**2 + 0.07**2) / 3.0
+    np.testing.assert_allclose(found, of_one_event * np.array([1 / 100, 1 / 400, 1 / 100, 0.0]))
 
 
 def effects_of(means: list[float], least: float = 0.0, converged: bool = True) -> Effects:
