@@ -10,8 +10,6 @@ P populations, B bins of a channel.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import numpy.typing as npt
 
@@ -101,33 +99,15 @@ def _level(density: npt.NDArray[np.float32], counts: Array) -> float:
 
 def _rings(density: npt.NDArray[np.float32], level: float) -> list[Array]:
     """Return the closed contours of a density [B, B] at a level, in bins from the first edge."""
-    from contourpy import FillType, LineType, SerialContourGenerator, ZInterp
+    from contourpy import contour_generator
 
-    ringed = np.pad(density, 1).astype(np.float64)  # a contour that leaves the grid is closed along it
-    # Made without `contour_generator`, which looks for values that are not finite: half of all time.
-    contours = SerialContourGenerator(
-        *_places(len(ringed)),
-        np.ascontiguousarray(ringed.T),
-        None,  # type: ignore[arg-type]  # no bin is masked
-        corner_mask=True,
-        line_type=LineType.Separate,
-        fill_type=FillType.OuterOffset,
-        quad_as_tri=False,
-        z_interp=ZInterp.Linear,
-    )
-    lines = contours.lines(level)
+    ringed = np.pad(density, 1)  # a contour that leaves the grid is closed along it
+    lines = contour_generator(z=ringed.T).lines(level)
     closed = [np.asarray(line)[:-1] for line in lines if len(line) > 3]
     areas = [_area(line) for line in closed]
     order = sorted(range(len(closed)), key=lambda k: -areas[k])
     kept = [closed[k] for k in order if areas[k] >= LEAST_RING * areas[order[0]]]
     return [np.clip(_resampled(line) - 0.5, 0.0, len(density)) for line in kept]
-
-
-@cache
-def _places(bins: int) -> tuple[Array, Array]:
-    """Return both coordinates of each bin, float64 [B, B] each."""
-    first, second = np.meshgrid(np.arange(bins, dtype=np.float64), np.arange(bins, dtype=np.float64))
-    return first, second
 
 
 def _area(ring: Array) -> float:
