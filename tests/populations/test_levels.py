@@ -147,6 +147,20 @@ def test_a_marker_without_levels_says_little() -> None:
     assert np.abs(log_factors((sharp,), values, np.full((2, 1), 1.0 - DOUBT))).max() > 2.0
 
 
+@pytest.mark.parametrize(("other", "telling"), [(PLUS, False), (SILENT, True)])
+def test_a_marker_that_all_rows_share_does_not_divide_its_one_level(other: Array, telling: bool) -> None:
+    """Gated T cells: components are slices of one level of CD3, 2 standard deviations apart."""
+    random = np.random.default_rng(8)
+    labels = np.repeat(np.arange(4), 2_000)
+    values = np.array([0.0, 0.3, 2.0, 2.3])[labels] + random.normal(size=8_000)
+    levels_of = cells((PLUS,), (other,))
+    (found,) = fit_levels(values[:, None], labels, levels_of)
+    factors = log_factors((found,), values[:, None], np.full((2, 1), 1.0 - DOUBT))[:, 0]
+    # A row that says nothing may stand for cells without the marker: then the threshold is asked for.
+    assert (factors.min() < -1.0) == telling
+    assert (np.abs(factors).max() < 0.5) != telling
+
+
 def test_large_components_do_not_decide_the_start_alone() -> None:
     random = np.random.default_rng(3)
     sizes = [9_000, 9_000, 200]

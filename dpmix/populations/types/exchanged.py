@@ -34,6 +34,7 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.types.levels import (
+    APART,
     CHANCE,
     DOUBT,
     LEAST_EVENTS,
@@ -43,7 +44,6 @@ from dpmix.populations.types.levels import (
     start_of,
 )
 
-APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 GAIN = 0.1  # nats for an event
 COVERED = 0.02  # of the events
 

@@ -16,7 +16,8 @@ for each row r of the table, because the level of a marker among T cells need no
    turn.
 3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals whose standard deviation s
    is a component's, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
-   nothing.
+   nothing. Nor does one with the same cell in every row if g < 3 s: all events are then likely to be at one
+   level, as CD3 in gated T cells, and a threshold would divide this level.
 4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
    the thresholds of a draw, all rows by the same number of standard deviations. (With 1 instead of 10,
    thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
@@ -60,6 +61,7 @@ LEAK = 1e-3  # least weight of an event in a context
 ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
+APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
 BRIGHTER = 3.0  # standard deviations above the events that are on, where high begins without a high group
 LEAST_EVENTS = 20  # of a component whose median is used
@@ -200,7 +202,9 @@ def fit_levels(
     }
     bright = [_has_bright(column) for column in levels.swapaxes(0, 1)]
     starts = [
-        _with_control(start_of(values[:, m], labels, levels[:, m]), known.get(m))
+        _with_control(
+            _soft_if_one_level(start_of(values[:, m], labels, levels[:, m]), values[:, m]), known.get(m)
+        )
         for m in range(values.shape[1])
     ]
     markers = list(starts)
@@ -375,6 +379,16 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
         widths,
         gaps,
         np.ones(len(allowed)),
+    )
+
+
+def _soft_if_one_level(start: Marker, values: Array) -> Marker:
+    """Return the marker, or one that says nothing where its thresholds are likely to divide one level."""
+    alike = not start.silent.any() and (start.allowed == start.allowed[0]).all()
+    if start.separation >= APART or not alike:
+        return start
+    return replace(
+        start, widths=np.full_like(start.widths, np.ptp(values) + 1.0), gaps=np.ones_like(start.gaps)
     )
 
 
