@@ -1,8 +1,8 @@
 """Compile the native code for other systems with Zig's clang, any warning an error.
 
 ``python tests/native/cross.py`` compiles the CPU engine and the passes on GPUs, without the Python
-modules, for Windows and macOS. An instruction set does not depend on the system: all of x86-64 are compiled
-for Windows, and one for macOS.
+modules, for Windows and macOS. An instruction set does not depend on the system: the sets of x86-64 are
+compiled for Windows, the set of ARM for macOS.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
 optimisation: nobody runs them, and clang gives its warnings and its errors about instruction sets before it
 optimises.
@@ -23,7 +23,6 @@ ZIG = [sys.executable, "-m", "ziglang", "c++"]
 FLAGS = ["-std=c++17", "-O0", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
 SETS = {
     "x86_64-windows-gnu": ["v4", "v3", "v2"],
-    "x86_64-macos": ["v3"],
     "aarch64-macos": ["neon"],
 }
 
