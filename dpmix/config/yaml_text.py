@@ -7,8 +7,6 @@ are text, a number and text. YAML written here reads the same under both version
 from __future__ import annotations
 
 import re
-from copy import deepcopy
-from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -97,11 +95,6 @@ def parse(text: str, name: str) -> Any:
     ConfigError
         The text is not valid YAML; one line that starts with `name`.
     """
-    return deepcopy(_value(text, name))
-
-
-@lru_cache(maxsize=4)  # a command reads the config of its run several times
-def _value(text: str, name: str) -> Any:
     if len(text) > MOST_TEXT:
         raise ConfigError([f"{name}: the text has {len(text)} characters; it must have {MOST_TEXT} at most"])
     try:
