@@ -123,8 +123,8 @@ def _better(before: _Fit, after: _Fit) -> bool:
 
 def _possible(marker: Marker) -> list[Marker]:
     """Return a marker and, if neither cells nor levels are apart, it with all events at one of its ends."""
-    found, spoken = [marker], marker.allowed[~marker.silent]
-    if marker.separation < APART and (spoken == spoken[0]).all():
+    found = [marker]
+    if marker.separation < APART and marker.alike:
         ends = [np.full_like(marker.thresholds, end) for end in (np.inf, -np.inf)]
         found += [replace(marker, thresholds=end) for end in ends]
     return found

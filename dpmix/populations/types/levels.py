@@ -105,6 +105,12 @@ class Marker:
         return silent
 
     @property
+    def alike(self) -> bool:
+        """True if all cells that say something are the same."""
+        spoken = self.allowed[~self.silent]
+        return bool((spoken == spoken[:1]).all())
+
+    @property
     def separation(self) -> float:
         """Distance of two levels in standard deviations of a component, the largest; 0: silent."""
         return float(np.sqrt(np.max(self.gaps / self.widths, initial=0.0)))
@@ -351,11 +357,14 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
     medians = np.array([np.median(part) for part in own])
     sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
     n_levels = allowed.shape[1]
-    edge = float(np.ptp(values)) + 1.0
     n_groups = len(named) - bright
     if n_levels == 1 or len(own) < n_groups:  # nothing to tell apart: half of the way, and as soft as can be
         n_bounds = max(n_levels - 1, 0)
-        start, gaps, widths = np.full(n_bounds, np.median(values)), np.ones(n_bounds), np.full(n_bounds, edge)
+        start, gaps, widths = (
+            np.full(n_bounds, np.median(values)),
+            np.ones(n_bounds),
+            np.full(n_bounds, _softest(values)),
+        )
     else:
         groups = _groups(medians, np.sqrt([len(part) for part in own]), n_groups)
         weights = np.sqrt([len(part) for part in own])
@@ -384,12 +393,14 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
 
 def _soft_if_one_level(start: Marker, values: Array) -> Marker:
     """Return the marker, or one that says nothing where its thresholds are likely to divide one level."""
-    alike = not start.silent.any() and (start.allowed == start.allowed[0]).all()
-    if start.separation >= APART or not alike:
+    if start.separation >= APART or start.silent.any() or not start.alike:
         return start
-    return replace(
-        start, widths=np.full_like(start.widths, np.ptp(values) + 1.0), gaps=np.ones_like(start.gaps)
-    )
+    return replace(start, widths=np.full_like(start.widths, _softest(values)), gaps=np.ones_like(start.gaps))
+
+
+def _softest(values: Array) -> float:
+    """Return a scale of the logistic with which values [N] say nothing."""
+    return float(np.ptp(values)) + 1.0
 
 
 def _with_bright(start: Marker, values: Array, labels: Ints, context: Array) -> Marker:
