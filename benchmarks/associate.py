@@ -39,7 +39,8 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from record import FOLDER, PICTURES, ROOT, said, write_results
+from gating import TOOLS, tools
+from record import FOLDER, PICTURES, said, write_results
 from scipy import optimize, special, stats
 
 from dpmix.association.design import Contrast, make_design
@@ -68,7 +69,7 @@ PANELS = [
     if effect == EFFECT or background == 0.1
 ]
 NULL = "associate_null"  # file of results
-REAL = ROOT.parent / "shared" / "data"
+REAL = TOOLS.parent / "data"
 EDGER = """
 suppressMessages(library(edgeR))
 writeLines(paste0(R.version$major, ".", R.version$minor, ", edgeR ", packageVersion("edgeR")), "version.txt")
@@ -264,11 +265,10 @@ def real_sets() -> dict[str, SampleDraws]:
             sets[f"BCR-XL, {name}, {kind}"] = gated(
                 [parts[s] for s in own], [gates[s] for s in own], channels
             )
-    centres = np.load(REAL / "labelled" / "multicenter_cytof_01-08.npz")
-    rows = [centres["sample"] == s for s in np.unique(centres["sample"])]
-    parts = [np.arcsinh(centres["events"][own].astype(np.float64) / 5.0) for own in rows]
-    labels = [centres["labels"][own].astype(np.int64) - 1 for own in rows]
-    return sets | {"several centres": gated(parts, labels, [str(name) for name in centres["channels"]])}
+    values, labels, channels, sample = tools()[0].load("multicenter_cytof")
+    rows = [sample == s for s in np.unique(sample)]
+    parts, gates = [values[own].astype(np.float64) for own in rows], [labels[own] - 1 for own in rows]
+    return sets | {"several centres": gated(parts, gates, channels)}
 
 
 def gated(parts: Sequence[np.ndarray], gates: Sequence[np.ndarray], channels: Sequence[str]) -> SampleDraws:
