@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the cluster engine; Dask is slow to import, so they import it when needed."""
+"""Fixtures of the tests of engines; Dask is slow to import, so they import it when needed."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def case() -> tuple[Any, Any, list]:
 
     events, mixture = problem(N, 3, 16)
     return events, mixture, everything(CpuEngine(events, threads=2), mixture)
+
+
+@pytest.fixture
+def equal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All devices get as many chunks: by measured speeds, the next to fail might get none, and then cannot."""
+    from dpmix.engines.cuda.fleet import Fleet
+
+    monkeypatch.setattr(Fleet, "_speeds", lambda fleet: dict.fromkeys(fleet._devices, 1.0))
 
 
 @pytest.fixture

@@ -317,6 +317,7 @@ def test_a_sample_takes_the_memory_of_its_events_and_not_of_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("fail", ["1:cuLaunchKernel:14,0:cuLaunchKernel:19"])
+@pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     want, case = expected_results(), several_samples()
     emulated_devices(3, fail=fail)

@@ -152,6 +152,7 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
         "1:cuLaunchKernel:37,2:cuLaunchKernel:47",
     ],
 )
+@pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over_two_passes(
     emulated_devices: Emulate, together: Together, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ from dpmix.model.streams import Key
         "0:cuEventSynchronize:1,2:cuStreamWaitEvent:1",
     ],
 )
+@pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over_a_division(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -61,6 +62,7 @@ def test_the_others_take_over_a_division(
 
 
 @pytest.mark.parametrize("fail", ["1:cuMemcpyDtoH:1", "0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"])
+@pytest.mark.usefixtures("equal_speeds")
 def test_labels_of_a_lost_device_are_drawn_again(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +245,7 @@ def test_memberships_of_events_that_do_not_fit(
         "0:cuMemcpyHtoD:1,2:cuStreamWaitEvent:2",
     ],
 )
+@pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over_memberships(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
