@@ -8,7 +8,8 @@
 Each stage is a process with a time of its own: it starts no further row when this time is over, and it is
 stopped when twice this time is over. A stage that fails is reported, and the next one starts. Every row is
 in FOLDER/gpu.json as soon as it is measured, and the tables of all rows are in FOLDER/gpu.md after each
-stage; the output of the stages is in FOLDER/log.txt. If this process is killed, its stage ends, too.
+stage; the output of the stages is in FOLDER/log.txt. After each stage, the most valuable tables so far are
+printed, so that the end of the output has them. If this process is killed, its stage ends, too.
 
 The Python that runs this file runs the stages. A kit brings the packages that a machine with PyTorch, SciPy,
 h5py and pytest lacks, and unpacks them next to this folder. With --rehearsal, the stages run with tiny sizes,
@@ -40,6 +41,7 @@ ROOT = HERE.parent  # the checkout, or the kit
 TOOLKIT = Path("/usr/local/cuda/bin")  # where nvcc is if it is not on PATH
 SKIPPED = 3  # exit code of a stage that cannot run here; the reason is its last line
 SHORTEST = 4  # seconds; with less time left, no stage starts
+PATIENCE = 30  # seconds for the description of the device; it takes 1 to 5
 UNHURRIED = 4  # without --within, and on an emulated device, stages have this many times their seconds
 
 
@@ -106,7 +108,6 @@ def main() -> int:
             continue
         ok &= run(stage, environment, arguments, left, log) in ("done", "skipped")
         subprocess.run([sys.executable, str(HERE / "gpu_page.py"), str(results)], env=environment)
-    print((arguments.output / "gpu.md").read_text())
     if left_out:
         print(f"gpu: no time left for {', '.join(left_out)}")
     print(f"gpu: {time.monotonic() - began:.0f} s; results in {results}", flush=True)
@@ -175,7 +176,10 @@ def unpack(folder: Path, *archives: Path) -> None:
 def described(environment: dict[str, str], *, rehearsal: bool) -> dict[str, Any]:
     """Return the device, its driver and the versions; end the program if there is no device."""
     command = [sys.executable, str(HERE / "gpu_device.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"gpu: the device does not answer within {PATIENCE} s")
     if done.returncode != 0:
         sys.exit(f"gpu: {last_line(done.stderr) or 'the device cannot be described'}")
     about: dict[str, Any] = json.loads(done.stdout)

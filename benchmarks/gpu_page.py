@@ -1,6 +1,6 @@
 """Tables of what gpu.py measured, for its page and for docs/benchmarks/gpu.md.
 
-    python benchmarks/gpu_page.py FILE.json     writes FILE.md
+    python benchmarks/gpu_page.py FILE.json     writes FILE.md and prints the most valuable tables
 
 A table without results says why: a stage that failed, or "Not measured yet."
 """
@@ -226,11 +226,33 @@ SECTIONS: dict[str, Callable[[Record], str]] = {
 
 def page(record: Record) -> str:
     """Return all tables as a page."""
+    return titled(record, SECTIONS)
+
+
+def summary(record: Record) -> str:
+    """Return the tables without counters, and of the kernels only those for D = 14, `mix`.
+
+    They fit into the end of an output that is cut to 12,000 characters.
+    """
+    sections = {name: section for name, section in SECTIONS.items() if name != "Counters"}
+    return titled(record, sections | {"Kernels": main_kernels})
+
+
+def main_kernels(record: Record) -> str:
+    """Return the rows of `kernels` for D = 14 and the sample `mix`."""
+    lines = kernels(record).splitlines(keepends=True)
+    return "".join(line for n, line in enumerate(lines) if n < 2 or "| 14 | mix |" in line)
+
+
+def titled(record: Record, sections: dict[str, Callable[[Record], str]]) -> str:
+    """Return sections with their titles."""
     return "# The CUDA engine on a GPU\n" + "".join(
-        f"\n## {title}\n\n{section(record)}" for title, section in SECTIONS.items()
+        f"\n## {title}\n\n{section(record)}" for title, section in sections.items()
     )
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.with_suffix(".md").write_text(page(read(path)))
+    record = read(path)
+    path.with_suffix(".md").write_text(page(record))
+    print(summary(record), flush=True)
