@@ -21,7 +21,7 @@ from gpu_output import Output, parser
 
 SKIPPED = 3
 SHAPES = ((262_144, 14, 256, "mix"), (262_144, 14, 256, "ovl"), (131_072, 30, 256, "mix"))
-TINY = ((600, 2, 20, "mix"),)
+TINY = ((600, 5, 20, "mix"),)
 
 
 def known(ncu: str) -> list[str]:

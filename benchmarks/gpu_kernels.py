@@ -39,7 +39,7 @@ from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.kernels import Kernels
 from dpmix.kernels import _cuda_commands, build
 from dpmix.kernels.layout import CHUNK, THREADS, Layout
-from dpmix.model.mixture import Mixture, SampleTerms
+from dpmix.model.mixture import Ints, Mixture, SampleTerms
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
@@ -164,10 +164,8 @@ def time_engine(data: Sample, watch: Stopwatch, times: int, *, pruning: bool) ->
 
 def time_samples(data: Sample, watch: Stopwatch, times: int) -> float:
     """Return median milliseconds of copy_rows, which the hierarchical model adds to a draw."""
-    now, n_events = data.now.mixture(), len(data.events)
-    starts = np.linspace(0, n_events, SAMPLES + 1).astype(np.int64)
-    alike = np.tile(now.log_weights, (SAMPLES, 1)), np.zeros((SAMPLES, data.events.shape[1]))
-    mixture, found = replace(now, samples=SampleTerms(*alike)), []
+    starts, mixture = alike(data)
+    found = []
     engine = CudaCohortEngine(data.events, starts, devices=[0])
     try:
         for i in range(times + 1):  # the first pass loads kernels
@@ -177,6 +175,14 @@ def time_samples(data: Sample, watch: Stopwatch, times: int) -> float:
     finally:
         engine.close()
     return float(np.median(found[1:]))
+
+
+def alike(data: Sample) -> tuple[Ints, Mixture]:
+    """Return where the events of samples start, and the mixture as one of samples that do not differ."""
+    now = data.now.mixture()
+    starts = np.linspace(0, len(data.events), SAMPLES + 1).astype(np.int64)
+    terms = np.tile(now.log_weights, (SAMPLES, 1)), np.zeros((SAMPLES, data.events.shape[1]))
+    return starts, replace(now, samples=SampleTerms(*terms))
 
 
 def split_of(n_components: int) -> SplitAssignment:

@@ -1,8 +1,9 @@
 """Do one pass of each kind: a program for compute-sanitizer and ncu.
 
-    python benchmarks/gpu_passes.py EVENTS CHANNELS COMPONENTS KIND
+    python benchmarks/gpu_passes.py EVENTS CHANNELS COMPONENTS KIND [others]
 
-KIND is one of mixtures.py. The program prints the number of occupied components after the passes.
+KIND is one of mixtures.py. With `others`, it also launches the kernels of the hierarchical model, of the
+paper and of `dpmix drift`, on little data. It prints the number of occupied components after the passes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from gpu_device import context
 from gpu_floors import SCREEN
-from gpu_kernels import halved, split_of
-from mixtures import sample
+from gpu_kernels import alike, halved, split_of, time_local, time_paper, time_vecchia
+from mixtures import Sample, sample
 
+from dpmix.engines.cuda.cohort import CudaCohortEngine
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.gaussian_process import CudaGaussianProcess
 from dpmix.kernels.layout import CHUNK
 from dpmix.model.streams import Key
+
+POINTS, PREDICTIONS = 2_000, 100  # of a recording
 
 
 def main() -> None:
@@ -42,7 +47,23 @@ def main() -> None:
             process.update(points, scales, laplacian, rows, np.ones(len(rows), np.float32), *posterior)
     finally:
         process.close()
+    if sys.argv[5:] == ["others"]:
+        do_others(data)
     print((counts > 0).sum(), "occupied components")
+
+
+def do_others(data: Sample) -> None:
+    """Launch the kernels that no pass above launches; the times are not used."""
+    starts, mixture = alike(data)
+    engine = CudaCohortEngine(data.events, starts, devices=[0])
+    try:
+        engine.draw_labels(mixture, Key(1, 0, 0))
+    finally:
+        engine.close()
+    with context() as driver:
+        time_paper(driver, data, 1)
+        time_vecchia(driver, POINTS, data.events.shape[1], 1)
+        time_local(driver, PREDICTIONS, data.events.shape[1], 1)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dpmix.model.mixture import Stats
 from dpmix.model.streams import Key
 
 SIZE = 70_000, 14, 256
-TINY = 700, 2, 8
+TINY = 700, 5, 20
 LABELS = 1e-4  # of the events may have another label
 SUMS = 1e-3  # relative difference of sums, more than a few labels make
 MEMBERSHIPS = 1e-4

@@ -24,7 +24,7 @@ from dpmix.kernels.build import find_nvcc
 TOOLS = ("memcheck", "racecheck", "synccheck")
 FOUND = 86  # exit code for errors found
 SKIPPED = 3
-SIZES = {False: ("66000", "14", "40", "mix"), True: ("600", "2", "8", "mix")}
+SIZES = {False: ("66000", "14", "40", "mix", "others"), True: ("600", "5", "20", "mix", "others")}
 
 
 def find_sanitizer() -> Path | None:

@@ -133,7 +133,7 @@ def main() -> None:
     asked = options.parse_args()
     output, tiny = Output(asked), asked.rehearsal
     sizes, chains = (TINY[: len(asked.events)], asked.chains[:1]) if tiny else (asked.events, asked.chains)
-    dim, n_components = (2, 8) if tiny else (14, 256)
+    dim, n_components = (5, 20) if tiny else (14, 256)
     data = sample(min(DISTINCT, max(sizes)), dim, n_components, "mix")
     for n_events in output.while_time_is_left(sizes):
         times, events = 1 if tiny else int(np.clip(3e7 // n_events, 3, 50)), many(data.events, n_events)
