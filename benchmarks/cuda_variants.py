@@ -95,8 +95,9 @@ def function(name: str, code: bytes) -> cuda.Function:
 def fused(p: Problem, defines: Mapping[str, int], code: bytes) -> Callable[[], None]:
     """draw_labels: every label in one launch."""
     draw = function("draw_labels", code)
-    threads = defines.get("THREADS", THREADS)
-    events_per_thread = defines.get("EVENTS_PER_THREAD", p.layout.events_per_block // THREADS)
+    threads = defines.get("THREADS", p.layout.draw_threads)
+    usual = p.layout.draw_events_per_block // p.layout.draw_threads
+    events_per_thread = defines.get("EVENTS_PER_THREAD", usual)
     blocks = CHUNK // (threads * events_per_thread)
     likelihoods, far = cuda.mem_alloc(8 * p.n_slots * blocks), cuda.to_device(np.zeros(p.n_slots, np.uint32))
     arguments = [p.events, p.components, np.uintp(0), p.chunks, np.uintp(0), np.uint64(p.n_events)]

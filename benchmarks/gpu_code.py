@@ -18,7 +18,7 @@ CUBINS = HERE.parent / "cubins"
 
 VARIANTS: dict[int, list[dict[str, int]]] = {
     30: [{}, {"MIN_BLOCKS": 2}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 1}],
-    64: [{}, {"MIN_BLOCKS": 2}, {"THREADS": 256, "MIN_BLOCKS": 1}],
+    64: [{}, {"THREADS": 128, "MIN_BLOCKS": 3}],
     14: [
         {},
         {"MIN_BLOCKS": 3},
@@ -30,7 +30,7 @@ VARIANTS: dict[int, list[dict[str, int]]] = {
         {"TILES": 8},
         {"TILES": 32},
     ],
-    8: [{}, {"MIN_BLOCKS": 4}, {"EVENTS_PER_THREAD": 2}, {"EVENTS_PER_THREAD": 2, "MIN_BLOCKS": 8}],
+    8: [{}, {"MIN_BLOCKS": 6}, {"EVENTS_PER_THREAD": 4, "MIN_BLOCKS": 5}],
 }
 """Constants that draw_labels.cu is compiled with, by number of channels; without any, it is as installed.
 

@@ -1,5 +1,6 @@
 // draw_labels: Gibbs step 1 in one pass. It draws a label per event by inverting the cumulative sum of its
-// weights, and sums the log likelihood. There is no array of events by components.
+// weights, and sums the log likelihood. There is no array of events by components. sum_log_likelihoods gives the
+// pruned draw (draw_sorted.cu) the same sums of log likelihoods, bit for bit, and is launched after it.
 //
 //   events           float32 [slots][CHUNK][PADDED_DIM]          read
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
@@ -7,6 +8,8 @@
 //   chunks           uint32 [slots]                              read: the chunk in each slot
 //   weights          float32 [slots][CHUNK], or null             read; null: every event has weight 1
 //   labels           uint16 [slots][CHUNK]                       written for existing events
+//   each             float64 [slots][CHUNK]                      read by sum_log_likelihoods: the log likelihood of
+//                                                                each event, by place
 //   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: weighted sums over the events of a
 //                                                                block
 //   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
@@ -17,22 +20,36 @@
 // one tile again. Its lanes read the same rows. With 512 events and 16 tiles that is 1.5 groups per tile, so
 // about a tenth of the work is done twice.
 //
-// Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
-// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 388 bytes: 37,060 at D = 64.
-// Budget    draw_labels, D = 14: registers 128, stack 848, shared 17,284 bytes; spills 112 bytes.
+// Launch    both: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS; a thread takes EVENTS_PER_THREAD events.
+// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 18 + 392 bytes: 39,368 at D = 64; sum_log_likelihoods: 256.
+// Budget    draw_labels, D = 14: registers 128, stack 848, shared 17,288 bytes; spills 112 bytes.
 //           registers by architecture: sm_75 128, sm_80 128, sm_90 128, sm_120 128.
 //           The stack is each thread's `partial`.
+// Budget    sum_log_likelihoods, D = 14: registers 26, stack 0, shared 256 bytes; no spills.
+//           registers by architecture: sm_75 26, sm_80 26, sm_90 22, sm_120 18.
 // Measured  draw_labels, NVIDIA H200: 2.408 ms for 1,000,000 events, 44% of the floor; limited by float32 53%.
+// Measured  sum_log_likelihoods, NVIDIA H200: 0.013 ms for 1,000,000 events, 16% of the floor; limited by memory 10%.
 // Limits    D 1 to 64; n_components 1 to 65,536.
 // Equals    Engine::draw_labels of kernels/cpu/pass_draw.cpp, except labels whose uniform is within rounding of
 //           a step of the cumulative sum.
 // Source    Suchard et al. (2010), Appendix A, step 1.
+
+// Shapes of blocks as other kernels have them (mixture.cuh), except where others were faster on an H200: at D = 8,
+// 2 events per thread instead of 4 saved 11%; at D = 64, 256 threads instead of 128 saved 17%. `Layout` repeats
+// them. -D sets these only in benchmarks/cuda_variants.py.
+#if !defined(EVENTS_PER_THREAD) && N_CHANNELS > 4 && N_CHANNELS <= 8
+#define EVENTS_PER_THREAD 2
+#endif
+#if !defined(THREADS) && N_CHANNELS > 61  // below, nvcc spills
+#define THREADS 256
+#endif
+
 #include "draw.cuh"
 
 // Blocks for which a multiprocessor has registers. On an H200, 4 instead of 3 saved 7% at D = 14, and 3 instead
-// of 2 saved 11% at D = 30 and 14% at D = 64; at D = 8, 4 instead of 5 cost 15%.
-#ifndef MIN_BLOCKS  // -D sets it only in benchmarks/cuda_variants.py
-#define MIN_BLOCKS (PADDED_DIM <= 4 ? 7 : PADDED_DIM <= 8 ? 5 : PADDED_DIM <= 16 ? 4 : 3)
+// of 2 saved 11% at D = 30.
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS (PADDED_DIM <= 4 ? 7 : PADDED_DIM <= 8 ? 8 : PADDED_DIM <= 16 ? 4 : THREADS == 256 ? 1 : 3)
 #endif
 
 // The label among the components [first, end), whose rows these are, or -1; before: the sum of the weights
@@ -135,4 +152,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             if (start + lane < starts[t + 1]) labels[block_first + at] = (unsigned short)label;
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_log_likelihoods(const double* __restrict__ each, const unsigned* __restrict__ chunks,
+                        const float* __restrict__ weights, unsigned long long n_events,
+                        double* __restrict__ log_likelihoods) {
+    double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+    const int count = events_for_block(chunks, n_events, log_likelihood);
+    if (count == 0) return;
+    each += (size_t)blockIdx.y * CHUNK;
+    double sum = 0.0;
+#pragma unroll
+    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
+        const int place = blockIdx.x * EVENTS_PER_BLOCK + threadIdx.x + e * THREADS;
+        if (place < count) sum += weight_at(weights, place) * each[place];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *log_likelihood = sum;
 }

@@ -1,6 +1,6 @@
-// draw_sorted, sum_log_likelihoods: Gibbs step 1 with pruning. The labels, sums and log likelihoods are those of
-// draw_labels.cu, bit for bit. Two launches on one stream, after the events are sorted by their last labels
-// (sort_labels.cu).
+// draw_sorted: Gibbs step 1 with pruning. The labels and log likelihoods are those of draw_labels.cu, bit for bit.
+// It is launched after the events are sorted by their last labels (sort_labels.cu), and before sum_log_likelihoods
+// (draw_labels.cu).
 //
 //   events           float32 [slots][CHUNK][PADDED_DIM]          read
 //   components       float32 [n_components][PACK_DIM]            read (mixture.cuh)
@@ -10,9 +10,7 @@
 //   now              uint16 [n_components], or null              read: the component that each last label now is;
 //                                                                null: the same
 //   labels           uint16 [slots][CHUNK]                       read: the last labels; then written
-//   each             float64 [slots][CHUNK]                      the log likelihood of each event, by place
-//   weights          float32 [slots][CHUNK], or null             read; null: every event has weight 1
-//   log_likelihoods  float64 [slots][CHUNK / EVENTS_PER_BLOCK]   written: weighted sums, as by draw_labels
+//   each             float64 [slots][CHUNK]                      written: the log likelihood of each event, by place
 //   far_counts       uint32 [slots]                              added to: far events skipped without `exact`
 //   work             uint64 [slots]                              added to: multiply-adds, by warps: per event of a
 //                                                                warp
@@ -24,15 +22,11 @@
 // good ones make them sooner. The second level evaluates the components of a tile that were not dropped, for the
 // events of the warp whose labels lie in this tile.
 //
-// Launch    draw_sorted: grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
-//           sum_log_likelihoods: the same.
-// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 16 + 2,048 bytes: 38,464 at D = 64; sum_log_likelihoods: 256.
+// Launch    grid (CHUNK / EVENTS_PER_BLOCK, slots), block THREADS.
+// Shared    CACHED * PACK_DIM * 4 + EVENTS_PER_BLOCK * 16 + 2,048 bytes: 38,464 at D = 64.
 // Budget    draw_sorted, D = 14: registers 168, stack 816, shared 17,920 bytes; spills 8 bytes.
 //           registers by architecture: sm_75 168, sm_80 168, sm_90 168, sm_120 168.
-// Budget    sum_log_likelihoods, D = 14: registers 26, stack 0, shared 256 bytes; no spills.
-//           registers by architecture: sm_75 26, sm_80 26, sm_90 22, sm_120 18.
 // Measured  draw_sorted, NVIDIA H200: 1.322 ms for 1,000,000 events, 2% of the floor; limited by float32 37%.
-// Measured  sum_log_likelihoods, NVIDIA H200: 0.013 ms for 1,000,000 events, 16% of the floor; limited by memory 10%.
 // Limits    D 1 to 64; n_components 1 to 4,096.
 // Equals    draw_labels of draw_labels.cu, bit for bit.
 // Source    Suchard et al. (2010), Appendix A, step 1. Pruning: docs/explanation/kernels.md.
@@ -192,22 +186,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
             left &= ~__ballot_sync(ALL, mine);
         }
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_log_likelihoods(const double* __restrict__ each, const unsigned* __restrict__ chunks,
-                        const float* __restrict__ weights, unsigned long long n_events,
-                        double* __restrict__ log_likelihoods) {
-    double* log_likelihood = log_likelihoods + (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-    const int count = events_for_block(chunks, n_events, log_likelihood);
-    if (count == 0) return;
-    each += (size_t)blockIdx.y * CHUNK;
-    double sum = 0.0;
-#pragma unroll
-    for (int e = 0; e < EVENTS_PER_THREAD; e++) {
-        const int place = blockIdx.x * EVENTS_PER_BLOCK + threadIdx.x + e * THREADS;
-        if (place < count) sum += weight_at(weights, place) * each[place];
-    }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) *log_likelihood = sum;
 }

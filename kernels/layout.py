@@ -48,7 +48,9 @@ class Layout:
     pack_dim : int
         Numbers per packed component.
     events_per_block, blocks_per_chunk : int
-        Events per block, and blocks per chunk, of the kernels that give every event a thread.
+        Events per block of THREADS, and blocks per chunk, of the kernels that give every event a thread.
+    draw_threads, draw_events_per_block, draw_blocks_per_chunk : int
+        The same, with the threads of a block, of draw_labels.cu, which has other shapes of blocks.
     joint : int
         Components of a block of expect_moments (expect_labels.cu).
     n_moments : int
@@ -62,6 +64,10 @@ class Layout:
         self.events_per_block = THREADS * (4 if self.padded_dim <= 16 else 2 if self.padded_dim <= 32 else 1)
         self.joint = self.events_per_block // THREADS
         self.blocks_per_chunk = CHUNK // self.events_per_block
+        self.draw_threads = 256 if n_channels > 61 else THREADS
+        per_thread = 2 if self.padded_dim == 8 else self.joint
+        self.draw_events_per_block = self.draw_threads * per_thread
+        self.draw_blocks_per_chunk = CHUNK // self.draw_events_per_block
         self.n_moments = (n_channels + 1) * (n_channels + 2) // 2
 
     def pack(self, log_constants: Array, means: Array, whiteners: Array) -> Array:

@@ -77,8 +77,8 @@ class Draws:
         labels, sums, far = self._output()
         numbers = np.uint64(self.n_events), np.uint64(0), np.int32(self.k), self.floor
         tables = self.events, self.rows, self.exact if self.with_exact else None, self.chunks, self.weights
-        grid = self.layout.blocks_per_chunk, self.n_slots
-        self.launch("draw_labels", "draw_labels", grid, THREADS, *tables, *numbers, *KEY, labels, sums, far)
+        arguments = *tables, *numbers, *KEY, labels, sums, far
+        self.launch("draw_labels", "draw_labels", self._grid, self.layout.draw_threads, *arguments)
         return Drawn(labels[: self.n_events], sums, 1.0)
 
     def pruned(self, last: Labels, now: Labels | None = None) -> Drawn:
@@ -93,7 +93,7 @@ class Draws:
         output = labels, each, far, work
         self.launch("draw_sorted", "draw_sorted", grid, THREADS, *tables, *numbers, *KEY, *output)
         summed = each, self.chunks, self.weights, np.uint64(self.n_events), sums
-        self.launch("draw_sorted", "sum_log_likelihoods", grid, THREADS, *summed)
+        self.launch("draw_labels", "sum_log_likelihoods", self._grid, self.layout.draw_threads, *summed)
         dim = self.layout.n_channels
         n_warps = sum(
             -(-min(CHUNK, self.n_events - slot * CHUNK) // self.layout.events_per_block) * WARPS
@@ -130,7 +130,12 @@ class Draws:
         self.launch("accumulate", "add_runs", (EXTRAS, self.n_slots), MOMENT_THREADS, *added)
         return moments
 
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """Blocks of draw_labels.cu."""
+        return self.layout.draw_blocks_per_chunk, self.n_slots
+
     def _output(self) -> tuple[Labels, npt.NDArray[np.float64], npt.NDArray[np.uint32]]:
         labels = np.full(self.n_slots * CHUNK, 65_535, np.uint16)
-        sums = np.full((self.n_slots, self.layout.blocks_per_chunk), np.nan)
+        sums = np.full((self.n_slots, self.layout.draw_blocks_per_chunk), np.nan)
         return labels, sums, np.zeros(self.n_slots, np.uint32)

@@ -194,22 +194,25 @@ def test_built_kernels_need_no_compiler(compiler: Path) -> None:
 # ---- Shapes and layouts
 
 SHAPES_OF_KERNELS = """
-#include "moments.cuh"
-extern "C" __global__ void shapes(int* out) {
-    const int all[] = {PADDED_DIM, PACK_DIM, EVENTS_PER_BLOCK, N_MOMENTS, THREADS, MOMENT_THREADS, CHUNK};
-    for (int i = 0; i < 7; i++) out[i] = all[i];
-}
+#include "{include}"
+extern "C" __global__ void shapes(int* out) {{
+    const int all[] = {{{names}}};
+    for (int i = 0; i < (int)(sizeof(all) / sizeof(int)); i++) out[i] = all[i];
+}}
 """
+OF_ALL = "PADDED_DIM, PACK_DIM, EVENTS_PER_BLOCK, N_MOMENTS, THREADS, MOMENT_THREADS, CHUNK"
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize("dim", [1, 14, 17, 33, 64])
+@pytest.mark.parametrize("dim", [1, 4, 5, 8, 9, 14, 17, 33, 61, 62, 64])
 def test_shapes_are_those_of_the_kernels(dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pycuda.driver as driver
 
-    for header in build.FOLDER.glob("*.cuh"):
-        shutil.copy(header, tmp_path)
-    (tmp_path / "shapes.cu").write_text(SHAPES_OF_KERNELS)
+    for source in (*build.FOLDER.glob("*.cuh"), build.FOLDER / "draw_labels.cu"):
+        shutil.copy(source, tmp_path)
+    shapes = {"shapes": ("moments.cuh", OF_ALL), "draws": ("draw_labels.cu", "THREADS, EVENTS_PER_BLOCK")}
+    for name, (include, names) in shapes.items():
+        (tmp_path / f"{name}.cu").write_text(SHAPES_OF_KERNELS.format(include=include, names=names))
     monkeypatch.setattr(build, "FOLDER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     build._version.cache_clear()
@@ -217,16 +220,21 @@ def test_shapes_are_those_of_the_kernels(dim: int, tmp_path: Path, monkeypatch: 
     device = driver.Device(0)
     context = device.make_context()
     try:
-        code = build.cubin("shapes", dim, "sm_{}{}".format(*device.compute_capability()))
-        out = np.zeros(7, np.int32)
-        driver.module_from_buffer(code).get_function("shapes")(driver.Out(out), block=(1, 1, 1))
+        found = []
+        for name in shapes:
+            code = build.cubin(name, dim, "sm_{}{}".format(*device.compute_capability()))
+            out = np.zeros(7, np.int32)
+            driver.module_from_buffer(code).get_function("shapes")(driver.Out(out), block=(1, 1, 1))
+            found.append(out.tolist())
     finally:
         context.pop()
         context.detach()
     ours = Layout(dim)
-    shapes = [ours.padded_dim, ours.pack_dim, ours.events_per_block, ours.n_moments]
-    assert out.tolist() == [*shapes, layout.THREADS, layout.MOMENT_THREADS, layout.CHUNK]
+    of_all = [ours.padded_dim, ours.pack_dim, ours.events_per_block, ours.n_moments]
+    assert found[0] == [*of_all, layout.THREADS, layout.MOMENT_THREADS, layout.CHUNK]
+    assert found[1][:2] == [ours.draw_threads, ours.draw_events_per_block]
     assert ours.blocks_per_chunk * ours.events_per_block == CHUNK == layout.CHUNK
+    assert ours.draw_blocks_per_chunk * ours.draw_events_per_block == CHUNK
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 64])

@@ -61,6 +61,7 @@ def assert_pruned_is_dense(draws: Draws, kinds: tuple[str, ...] = ("good", "arbi
         (700, 14, 256, 3.0),
         (700, 14, 70, 0.3),
         (513, 5, 512, 1.0),
+        (600, 64, 16, 2.0),
         pytest.param(900, 1, 40, 1.0, marks=pytest.mark.slow),
         pytest.param(300, 33, 31, 2.0, marks=pytest.mark.slow),
     ],

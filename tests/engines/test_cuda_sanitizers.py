@@ -105,6 +105,7 @@ class Launches:
         largest[0, n_events - 1, 0] = -1e9
         self.normalisers = largest.tobytes()
         self.blocks = -(-n_events // layout.events_per_block) + 1  # the last one has no event
+        self.draw_blocks = -(-n_events // layout.draw_events_per_block) + 1
         self.sums = bytes(8 * self.blocks)
         self.moments = bytes(8 * n_components * layout.n_moments)
         self.n_events, self.n_components = n_events, n_components
@@ -118,12 +119,19 @@ class Launches:
 
     def draw_labels(self) -> list[sanitized.Launch]:
         numbers = [self.n, ("Q", 0), self.k, self.floor, *self.key]
-        output = [self.labels, self.sums, self.far_counts]
-        return [
-            self._by_event(
-                "draw_labels", [self.padded, self.rows, far, self.chunks, weights, *numbers, *output]
-            )
+        sums = bytes(8 * self.draw_blocks)
+        output = [self.labels, sums, self.far_counts]
+        draws = [
+            [self.padded, self.rows, far, self.chunks, weights, *numbers, *output]
             for far, weights in ((None, None), (self.exact.tobytes(), self.weights))
+        ]
+        each = [
+            [bytes(8 * CHUNK), self.chunks, weights, self.n, sums] for weights in (None, self.weights)
+        ]
+        grid, threads = (self.draw_blocks, 1), self.layout.draw_threads
+        return [
+            *(sanitized.Launch("draw_labels", grid, threads, arguments) for arguments in draws),
+            *(sanitized.Launch("sum_log_likelihoods", grid, threads, arguments) for arguments in each),
         ]
 
     def draw_sorted(self) -> list[sanitized.Launch]:
@@ -134,13 +142,7 @@ class Launches:
             [self.padded, self.rows, far, self.chunks, self.order, table, *numbers, *output]
             for far, table in ((None, None), (self.exact.tobytes(), now))
         ]
-        sums = [
-            [each, self.chunks, weights, self.n, bytes(8 * self.blocks)] for weights in (None, self.weights)
-        ]
-        return [
-            *(self._by_event("draw_sorted", arguments) for arguments in draws),
-            *(self._by_event("sum_log_likelihoods", arguments) for arguments in sums),
-        ]
+        return [self._by_event("draw_sorted", arguments) for arguments in draws]
 
     def sort_labels(self) -> list[sanitized.Launch]:
         common = [self.labels, self.chunks, self.n, self.k, self.counts]

