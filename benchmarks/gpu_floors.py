@@ -90,7 +90,10 @@ def evaluations(shape: Shape, times: float = 1.0) -> Work:
 
 
 def draw(shape: Shape) -> Work:
-    return evaluations(shape)._replace(memory=shape.event_bytes + 2 * shape.n_events)
+    work, layout = evaluations(shape), shape.layout
+    of_draws = layout.draw_events_per_block / layout.draw_threads  # events per thread
+    shared = work.shared * layout.events_per_block / THREADS / of_draws
+    return work._replace(memory=shape.event_bytes + 2 * shape.n_events, shared=shared)
 
 
 def draw_sorted(shape: Shape) -> Work:

@@ -125,9 +125,7 @@ class Launches:
             [self.padded, self.rows, far, self.chunks, weights, *numbers, *output]
             for far, weights in ((None, None), (self.exact.tobytes(), self.weights))
         ]
-        each = [
-            [bytes(8 * CHUNK), self.chunks, weights, self.n, sums] for weights in (None, self.weights)
-        ]
+        each = [[bytes(8 * CHUNK), self.chunks, weights, self.n, sums] for weights in (None, self.weights)]
         grid, threads = (self.draw_blocks, 1), self.layout.draw_threads
         return [
             *(sanitized.Launch("draw_labels", grid, threads, arguments) for arguments in draws),

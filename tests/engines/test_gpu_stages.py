@@ -114,9 +114,7 @@ def test_stages_can_be_chosen(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) 
         run(gpu, monkeypatch)
 
 
-def test_a_device_that_does_not_answer_ends_the_run(
-    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_does_not_answer_ends_the_run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     (gpu.HERE / "gpu_device.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(gpu, "PATIENCE", 1)
     with pytest.raises(SystemExit, match=r"^gpu: the device does not answer within 1 s$"):
