@@ -196,6 +196,7 @@ def run(
     results = arguments.output / "gpu.json"
     command = [sys.executable, str(HERE / stage.script), *stage.options]
     command += ["--output", str(results), "--name", stage.name, "--seconds", str(seconds)]
+    command += ["--runner", str(os.getpid())]
     command += ["--rehearsal"] if arguments.rehearsal else []
     print(f"gpu: {stage.name}: {stage.what}, {seconds:.0f} s", flush=True)
     began = time.monotonic()

@@ -22,13 +22,13 @@ class Output:
     Parameters
     ----------
     asked : argparse.Namespace
-        Result of `parse`: the file of the record, the name of the stage and its seconds.
+        Result of `parser`: the file of the record, the name of the stage, its seconds and its runner.
     """
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self._path, self._name, self._end = asked.output, asked.name, time.monotonic() + asked.seconds
         self.results: dict[str, Any] = {}
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_with, args=(asked.runner,), daemon=True).start()
 
     def add(self, key: str, value: object) -> None:
         """Set results[key]."""
@@ -55,9 +55,9 @@ class Output:
             self.add("left_out", self.results.get("left_out", 0) + len(remaining))
 
 
-def _end_with_parent(parent: int) -> None:
-    """End the stage, with all that it started, when the process that started it has ended."""
-    while os.getppid() == parent:
+def _end_with(runner: int) -> None:
+    """End the stage, with all that it started, when the process that started it has ended, or had before."""
+    while os.getppid() == runner:
         time.sleep(0.2)
     os.killpg(0, signal.SIGKILL)
 
@@ -70,5 +70,8 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path, required=True, help="record of the run, which exists")
     made.add_argument("--name", required=True, help="name of the stage in the record")
     made.add_argument("--seconds", type=float, required=True, help="start no further row after this time")
+    made.add_argument(
+        "--runner", type=int, default=os.getppid(), help="process with which the stage ends (default: parent)"
+    )
     made.add_argument("--rehearsal", action="store_true", help="tiny sizes; the times mean nothing then")
     return made

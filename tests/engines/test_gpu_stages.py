@@ -155,6 +155,30 @@ def test_nothing_measured_is_lost_when_the_run_is_killed(gpu: ModuleType, tmp_pa
     assert len(after) >= len(before)
 
 
+def test_a_stage_that_still_starts_ends_with_the_run(gpu: ModuleType, tmp_path: Path) -> None:
+    """Its imports take seconds, in which it does not yet see whether the run is there."""
+    marker, program = tmp_path / "marker", tmp_path / "program.py"
+    (tmp_path / "late.py").write_text(
+        "import time\nprint('starts', flush=True)\ntime.sleep(1.0)\n"
+        + START.format(benchmarks=str(BENCHMARKS))
+        + f"time.sleep(1.0)\nPath({str(marker)!r}).touch()\n"
+    )
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import gpu; from pathlib import Path\n"
+        f"gpu.HERE = gpu.ROOT = Path({str(tmp_path)!r})\n"
+        "gpu.STAGES = (gpu.Stage('late', 'late.py', 9, ''),)\n"
+        "sys.exit(gpu.main())\n"
+    )
+    command, log = [sys.executable, str(program), "--output", str(tmp_path)], tmp_path / "log.txt"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (log.exists() and "starts" in log.read_text()):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    time.sleep(4.0)
+    assert not marker.exists()
+
+
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float], dict[str, float]]:
     """A run of the real schedule within 560 s by a clock of its own: when each stage that is done ends."""
