@@ -124,6 +124,21 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
     np.testing.assert_allclose(got_logs, logs, rtol=5e-7, atol=rounding)
 
 
+@pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.parametrize("dim", [5, pytest.param(64, marks=pytest.mark.slow)])
+def test_every_block_of_a_chunk_is_in_the_log_likelihood(dim: int) -> None:
+    """Draws have other blocks than the E step for these numbers of channels."""
+    events, mixture = problem(CHUNK - 3, dim, 16, spread=4.0)
+    dense, pruned = (CudaEngine(events, devices=[0], pruning=pruning) for pruning in (False, True))
+    want = CpuEngine(events).expect_labels(mixture).log_likelihood
+    found = [
+        [engine.draw_labels(mixture, Key(1, 0, i)).log_likelihood for i in range(2)]
+        for engine in (dense, pruned)
+    ]
+    assert found[0] == found[1]
+    np.testing.assert_allclose([*found[0], dense.expect_labels(mixture).log_likelihood], want, rtol=1e-6)
+
+
 # ---- Choices that do not change a bit
 
 
