@@ -34,7 +34,7 @@ def case() -> tuple[Any, Any, list]:
 
 @pytest.fixture
 def equal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All devices get as many chunks: by measured speeds, the next to fail might get none, and then cannot."""
+    """All devices get as many chunks: by measured speed, the next to fail might get none."""
     from dpmix.engines.cuda.fleet import Fleet
 
     monkeypatch.setattr(Fleet, "_speeds", lambda fleet: dict.fromkeys(fleet._devices, 1.0))

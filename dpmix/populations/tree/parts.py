@@ -11,6 +11,7 @@ J components, L modes, P parts, D channels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -73,25 +74,35 @@ def find_parts(density: Density, modes: Ints, tops: Array) -> Parts:
     return Parts(own, of_modes, of_peaks, points[of_peaks], narrower)
 
 
-def merge_parts(parts: Parts, some: Ints, separation: Separation) -> list[Join]:
-    """Merge the parts of modes without a valley: at height 0, but for shoulders.
+@dataclass(frozen=True)
+class Branches:
+    """Parts of a population after those without a gap have merged.
+
+    Attributes
+    ----------
+    lines : list of (int, int)
+        Pairs of parts without a gap; parts that they connect are a branch.
+    shoulders : list of Join
+        A part of each branch but the main one, a part of the main one, and their distance.
+    """
+
+    lines: list[tuple[int, int]]
+    shoulders: list[Join]
+
+
+def branches_of(parts: Parts, some: Ints, separation: Separation) -> Branches:
+    """Merge the parts of a population, int64 [n], until all but the main branch are shoulders.
 
     A shoulder must be one next to all other parts together: next to some of them, a tail is one, too, because
     the events that connect it are missing. The nearest of the others merges first, with its neighbour along
     the highest density.
-
-    Parameters
-    ----------
-    parts : Parts
-    some : int64 [n]
-        The parts.
-    separation : Separation
     """
     merging = Merging(np.arange(len(parts.modes)))
     _, first, same = np.unique(parts.peaks[some], return_index=True, return_inverse=True)
-    for part, alike in zip(some.tolist(), some[first][same].tolist(), strict=True):
-        if part != alike:
-            merging.join(part, alike, 0.0)  # two modes share a peak of the narrower density
+    alike = zip(some.tolist(), some[first][same].tolist(), strict=True)
+    joined = [(part, other) for part, other in alike if part != other]  # modes share a narrower one
+    for pair in joined:
+        merging.join(*pair, 0.0)
     lines = parts.lines(some[first]).tolist() if len(first) > 1 else []
     everything = np.isin(np.arange(len(parts.modes)), some)
     tests: dict[int, tuple[bool, float]] = {}
@@ -103,15 +114,97 @@ def merge_parts(parts: Parts, some: Ints, separation: Separation) -> list[Join]:
             if branch not in tests:
                 own = merging.members(branch)
                 tests[branch] = separation.of_shoulder(own, everything & ~own)
-        nearest = min(others, key=tests.__getitem__)  # no shoulder comes before a shoulder
+        nearest = min(others, key=tests.__getitem__)  # what is no shoulder comes first
         if tests[nearest][0]:
-            for branch in sorted(others, key=tests.__getitem__):
-                merging.join(branch, main, tests[branch][1])
-            break
+            return Branches(joined, [(branch, main, tests[branch][1]) for branch in others])
         own = merging.members(nearest)
         child, parent = lines.pop(next(n for n, (one, other) in enumerate(lines) if own[one] != own[other]))
         if own[parent]:
             child, parent = parent, child
         tests.pop(int(merging.population[parent]), None)
         merging.join(child, parent, 0.0)
-    return merging.joins
+        joined.append((child, parent))
+    return Branches(joined, [])
+
+
+def with_shoulders(
+    parts: Parts, joins: list[Join], level: float, separation: Separation
+) -> tuple[Ints, list[Join]]:
+    """Add the shoulders of populations to a tree of modes.
+
+    Parameters
+    ----------
+    parts : Parts
+    joins : list of Join
+        The merges of the tree, between modes.
+    level : float
+        Height at which the tree is cut for the populations.
+    separation : Separation
+        Of the parts.
+
+    Returns
+    -------
+    of_parts : int64 [P]
+        Mode, or shoulder after all modes, that each part belongs to.
+    joins : list of Join
+        The merges of the tree with shoulders.
+    """
+    n_parts, n_modes = len(parts.modes), len(joins) + 1
+    heights = _heights(joins)
+    populations = Merging(parts.modes)
+    for child, parent, height in joins:
+        if height < level:
+            populations.join(child, parent, height)
+    branch, lines, shoulders = Merging(np.arange(n_parts)), [], []
+    for population in np.unique(populations.population):
+        found = branches_of(parts, np.flatnonzero(populations.population == population), separation)
+        lines += found.lines
+        shoulders += found.shoulders
+    for pair in lines:
+        branch.join(*pair, 0.0)
+    own = _own_modes(parts, branch.population, lines)
+
+    def divided(child: int, parent: int) -> bool:
+        return bool(branch.population[child] != branch.population[parent])
+
+    # Two modes of a population may lie on both sides of a shoulder, and then no longer merge below the level.
+    edges = [join for join in joins if join[2] >= level or not divided(*join[:2])]
+    pairs = [(child, parent) for child in range(n_modes) for parent in range(child)]
+    edges += [(*pair, heights[pair]) for pair in pairs if heights[pair] < level and not divided(*pair)]
+    edges += [(int(own[part]), int(own[main]), distance) for part, main, distance in shoulders]
+    tree = Merging(np.arange(own.max() + 1))
+    for child, parent, height in sorted(edges, key=itemgetter(2)):
+        if not tree.members(child)[parent]:
+            tree.join(child, parent, height)
+    return own, tree.joins
+
+
+def _heights(joins: list[Join]) -> Array:
+    """Return the height at which each pair of modes is in one population, float64 [L, L]."""
+    heights = np.zeros((len(joins) + 1, len(joins) + 1))
+    merging = Merging(np.arange(len(heights)))
+    for child, parent, height in joins:
+        sides = np.ix_(merging.members(child), merging.members(parent))
+        heights[sides] = heights.T[sides] = height
+        merging.join(child, parent, height)
+    return heights
+
+
+def _own_modes(parts: Parts, branch: Ints, lines: list[tuple[int, int]]) -> Ints:
+    """Return the mode of each part, int64 [P], given its branch, int64 [P]; shoulders come after the modes.
+
+    A part that a shoulder separates from its mode belongs to the mode that it is connected with.
+    """
+    n_modes = int(parts.modes.max()) + 1
+    own = np.where(branch == branch[parts.modes], parts.modes, -1)
+    while True:
+        new = [
+            (one, other) for pair in lines for one, other in (pair, pair[::-1]) if own[one] < 0 <= own[other]
+        ]
+        if not new:
+            break
+        for one, other in new:
+            own[one] = own[other]
+    without = np.flatnonzero(own < 0)
+    own[without] = n_modes + np.unique(branch[without], return_inverse=True)[1]
+    return own

@@ -24,7 +24,6 @@ compares an earlier version with other rules on labelled and on simulated data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from dpmix.populations.tree.modes import (
     find_saddles,
     nearest_components,
 )
-from dpmix.populations.tree.parts import Parts, find_parts, merge_parts
+from dpmix.populations.tree.parts import Parts, find_parts, with_shoulders
 from dpmix.populations.tree.valleys import Separation
 
 LEVEL = 2.5
@@ -157,11 +156,14 @@ class Peaks:
 
     def tree(self, separation: Separation) -> tuple[Tree, Ints]:
         """Return the tree, and the mode or shoulder in it of each part, int64 [P]."""
-        of_parts, merges, levels = merge_modes(self, separation)
+        joins = merge_modes(self, separation)
+        of_parts, joins = with_shoulders(self.parts, joins, LEVEL, separation)
         first = np.unique(of_parts, return_index=True)[1][len(self.heights) :]  # of each shoulder
         at_shoulders = self.parts.points[first]
         points = np.concatenate([self.points, at_shoulders])
         heights = np.concatenate([self.heights, self.density.log_density(at_shoulders)])
+        merges = np.array([join[:2] for join in joins], np.int64).reshape(-1, 2)
+        levels = np.array([join[2] for join in joins])
         return Tree(of_parts[self.modes], points, heights, merges, levels), of_parts
 
 
@@ -224,18 +226,8 @@ def valley_tolerance(events: float, n_channels: int, measured: bool) -> float:
     return float(chance * np.sqrt((1.0 + n_channels / 2.0) / events))
 
 
-def merge_modes(peaks: Peaks, separation: Separation) -> tuple[Ints, Ints, Array]:
-    """Merge modes without a valley between them first, then the others by separation, the nearest first.
-
-    Modes that merge without a valley are then divided where one of their parts is a shoulder.
-
-    Returns
-    -------
-    of_parts : int64 [P]
-        Mode or shoulder of each part, 0..L-1; the modes first.
-    merges, levels
-        As in `Tree`.
-    """
+def merge_modes(peaks: Peaks, separation: Separation) -> list[Join]:
+    """Merge modes without a valley between them first, then the others by separation, the nearest first."""
     n_channels = peaks.density.means.shape[1]
     merging, valleys = Merging(peaks.parts.modes), []
     # Chance first: a distance between the two sides of a ripple would separate two halves of one population.
@@ -248,35 +240,8 @@ def merge_modes(peaks: Peaks, separation: Separation) -> tuple[Ints, Ints, Array
             merging.join(saddle.child, saddle.parent, 0.0)
         else:
             valleys.append((saddle.child, saddle.parent))
-    inside = [
-        join
-        for population in np.unique(merging.population)
-        for join in merge_parts(peaks.parts, np.flatnonzero(merging.population == population), separation)
-    ]
     merging.join_nearest(valleys, separation.between)
-    return _of_parts(peaks.parts, inside, merging.joins)
-
-
-def _of_parts(parts: Parts, inside: list[Join], joins: list[Join]) -> tuple[Ints, Ints, Array]:
-    """Return the result of `merge_modes`, given the joins of parts, and those of populations of modes."""
-    alike = Merging(np.arange(len(parts.modes)))
-    for part, other, level in inside:
-        if level == 0.0:
-            alike.join(part, other, 0.0)
-    population = alike.population
-    firsts = np.array([np.flatnonzero(population == one)[0] for one in population])
-    # A part belongs to its mode, or else to another mode of its population; a shoulder has none.
-    own = np.where(population == population[parts.modes], parts.modes, firsts)
-    names, of_parts = np.unique(own, return_inverse=True)
-    tree = Merging(np.arange(len(names)))
-    # Two modes without a valley may still lie on both sides of a shoulder.
-    near = [join for join in joins if join[2] > 0.0 or population[join[0]] == population[join[1]]]
-    for child, parent, level in sorted(near + inside, key=itemgetter(2)):
-        child, parent = of_parts[child], of_parts[parent]
-        if not tree.members(child)[parent]:
-            tree.join(child, parent, level)
-    merges = [join[:2] for join in tree.joins]
-    return of_parts, np.array(merges, np.int64).reshape(-1, 2), np.array([join[2] for join in tree.joins])
+    return merging.joins
 
 
 def mode_moments(weights: Array, means: Array, covariances: Array, modes: Ints, n_modes: int) -> Array:
