@@ -1,7 +1,7 @@
 """The tree of populations of a mixture: components merge where the density shows no gap between them.
 
 A normal mixture approximates a population of any shape by several components: components are not populations.
-Two steps find what a reader of the density would call a population:
+Three steps find what a reader of the density would call a population:
 
 1. **Modes.** Components whose means climb to the same mode of the density belong together (Chan et al. 2008,
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
@@ -12,6 +12,9 @@ Two steps find what a reader of the density would call a population:
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the
    events between them (`dpmix.populations.tree.valleys`): less where it is too shallow for the distance, more
    where it is deeper. The nearest two merge first; their distance is the height of the merge.
+
+3. **Shoulders.** A population may be a plateau on the slope of a larger one, without a mode
+   (`dpmix.populations.tree.parts`).
 
 A cut at height 2.5 separates populations that lie at least 2.5 standard deviations apart, if the density of
 the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley
@@ -58,10 +61,12 @@ LEAST_EVENTS = 10.0  # minimum size of a population
 class Tree:
     """The order in which the modes of a mixture's density merge: the populations at every cut height.
 
+    Shoulders count as modes, after all others.
+
     Attributes
     ----------
     modes : int64 [K]
-        The mode, 0..L-1, that each component climbs to.
+        The mode, 0..L-1, that each component climbs to, or the shoulder that it belongs to.
     points : float64 [L, D]
         Positions of the modes, standardised scale.
     heights : float64 [L]
