@@ -105,23 +105,31 @@ def branches_of(parts: Parts, some: Ints, separation: Separation) -> Branches:
         merging.join(*pair, 0.0)
     lines = parts.lines(some[first]).tolist() if len(first) > 1 else []
     everything = np.isin(np.arange(len(parts.modes)), some)
-    tests: dict[int, tuple[bool, float]] = {}
+    distances: dict[int, float] = {}  # of branches that have not changed
+    shoulders: set[int] = set()
     while lines:
-        branches = np.unique(merging.population[some]).tolist()
-        main = max(branches, key=lambda branch: separation.n_events(merging.members(branch)))
-        others = [branch for branch in branches if branch != main]
-        for branch in others:
-            if branch not in tests:
+        sizes = np.bincount(merging.population[some], separation.sizes[some])
+        branches, main = np.unique(merging.population[some]).tolist(), int(sizes.argmax())
+        waiting = [branch for branch in branches if branch != main and branch not in shoulders]
+        if not waiting:
+            ends = [(merging.members(branch), branch) for branch in branches if branch != main]
+            found = [(branch, main, separation.between(own, everything & ~own)) for own, branch in ends]
+            return Branches(joined, found)
+        for branch in waiting:
+            if branch not in distances:
                 own = merging.members(branch)
-                tests[branch] = separation.of_shoulder(own, everything & ~own)
-        nearest = min(others, key=tests.__getitem__)  # what is no shoulder comes first
-        if tests[nearest][0]:
-            return Branches(joined, [(branch, main, tests[branch][1]) for branch in others])
+                distances[branch] = separation.of_means(own, everything & ~own)
+        nearest = min(waiting, key=distances.__getitem__)
         own = merging.members(nearest)
+        if separation.is_shoulder(own, everything & ~own):
+            shoulders.add(nearest)
+            continue
         child, parent = lines.pop(next(n for n, (one, other) in enumerate(lines) if own[one] != own[other]))
         if own[parent]:
             child, parent = parent, child
-        tests.pop(int(merging.population[parent]), None)
+        grown = int(merging.population[parent])
+        distances.pop(grown, None)
+        shoulders.discard(grown)
         merging.join(child, parent, 0.0)
         joined.append((child, parent))
     return Branches(joined, [])

@@ -49,6 +49,11 @@ class Separation:
         Mode that each event belongs to.
     weights : float64 [E], optional
         What each event counts; default: 1.
+
+    Attributes
+    ----------
+    sizes : int64 [L]
+        Number of events in each mode.
     """
 
     def __init__(self, moments: Array, events: Floats, modes: Ints, weights: Array | None = None) -> None:
@@ -57,6 +62,7 @@ class Separation:
         self._events = np.asarray(events, np.float64)[order]
         self._weights = np.ones(len(events)) if weights is None else weights[order]
         self._edges = np.searchsorted(modes[order], np.arange(len(moments) + 1))
+        self.sizes = np.diff(self._edges)
 
     def leave_out(self, modes: npt.NDArray[np.bool_]) -> None:
         """Give some modes, bool [L], no weight: distant strays must not widen the population they join."""
@@ -64,11 +70,7 @@ class Separation:
 
     def measures_valley(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
         """Return whether two populations, bool [L], have enough events to measure the valley between them."""
-        return min(self.n_events(one), self.n_events(other)) >= LEAST_EVENTS
-
-    def n_events(self, modes: npt.NDArray[np.bool_]) -> int:
-        """Return the number of events of some modes, bool [L]."""
-        return int(np.diff(self._edges)[modes].sum())
+        return bool(min(self.sizes[one].sum(), self.sizes[other].sum()) >= LEAST_EVENTS)
 
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
@@ -82,17 +84,16 @@ class Separation:
             return of_means
         return _corrected(of_means, self._profile(one, other, direction))
 
-    def of_shoulder(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[bool, float]:
-        """Return whether one of two parts of modes, bool [L] each, is a shoulder, and their distance.
-
-        A part of fewer than 30 events, or one that was left out, is none; its distance is 0.
-        """
+    def of_means(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
+        """Return the distance of the means alone; 0 where one has few events, or was left out."""
         weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
-        if weight == 0.0 or not self.measures_valley(one, other):
-            return False, 0.0
-        of_means, direction = self._apart(one, other)
-        profile = self._profile(one, other, direction)
-        return profile.has_shoulder, _corrected(of_means, profile)
+        return self._apart(one, other)[0] if weight > 0.0 and self.measures_valley(one, other) else 0.0
+
+    def is_shoulder(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
+        """Return whether the lesser of two parts of a population, bool [L] each, is a shoulder."""
+        if self.of_means(one, other) < NO_VALLEY:
+            return False  # two equal normals so near show neither a valley nor a plateau
+        return self._profile(one, other, self._apart(one, other)[1]).has_shoulder
 
     def _apart(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, Array]:
         """Return the distance of the means and the direction, [D], in which it is largest."""
