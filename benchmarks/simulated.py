@@ -97,8 +97,8 @@ def separated(weights: Array, means: Array, sds: Array) -> int:
     random = np.random.default_rng(1)
     drawn = random.choice(len(weights), BIG, p=weights)
     events = means[drawn] + sds[drawn, None] * random.normal(size=(BIG, dim))
-    modes = peaks.own[nearest_components(*density, events)]
-    tree = peaks.tree(Separation(peaks.moments, events.astype(np.float32), modes))
+    parts = peaks.modes[nearest_components(*density, events)]
+    tree, _ = peaks.tree(Separation(peaks.moments, events.astype(np.float32), parts))
     return int(tree.cut(LEVEL).max()) + 1
 
 

@@ -54,9 +54,8 @@ def tree_of(
     peaks = find_peaks(*mixture, n_events, make_engine, n_draws)
     heavy = np.flatnonzero(weights)
     nearest = nearest_components(*(part[heavy] for part in mixture), events @ turn.T)
-    return peaks.tree(
-        Separation(peaks.moments, (events @ turn.T).astype(np.float32), peaks.modes[heavy][nearest])
-    )
+    separation = Separation(peaks.moments, (events @ turn.T).astype(np.float32), peaks.modes[heavy][nearest])
+    return peaks.tree(separation)[0]
 
 
 def log_density(mixture: tuple[Array, Array, Array], points: Array) -> Array:
@@ -175,7 +174,7 @@ def test_events_decide_where_the_density_hardly_shows_a_peak(
     events = random.normal(size=(n_measured, 3))
     events[: n_measured // 20, 0] += gap_of_events
     nearest = nearest_components(weights, means, covariances, events)
-    tree = peaks.tree(Separation(peaks.moments, events.astype(np.float32), peaks.modes[nearest]))
+    tree, _ = peaks.tree(Separation(peaks.moments, events.astype(np.float32), peaks.modes[nearest]))
     assert tree.cut(LEVEL).max() + 1 == count
 
 

@@ -29,7 +29,7 @@ from dpmix.populations.tree import partitions
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.modes import MakeEngine, nearest_in
 from dpmix.populations.tree.support import merge_unsupported, populations_of_modes
-from dpmix.populations.tree.tree import Peaks, Tree, find_peaks
+from dpmix.populations.tree.tree import Tree, find_peaks
 from dpmix.populations.tree.valleys import Separation
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS
 from dpmix.runs.reader import Run
@@ -176,7 +176,7 @@ class Forest:
 
     def memberships_in_modes(self, engine: Engine) -> Array:
         """Return memberships of an engine's events [M, D] in the modes of the tree, float64 [M, L]."""
-        return _mean_memberships(engine, [self.mixture(*self.draws[t]) for t in self.pooled], self.tree)
+        return _mean_memberships(engine, [self.mixture(*self.draws[t]) for t in self.pooled], self.tree.modes)
 
 
 def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Forest:
@@ -199,7 +199,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         # Where there are several workers, they build the trees of single draws meanwhile.
         points = draw_points(*chosen.density, seed=int(run.attributes["seed"]))
         with closing(make_engine(points)) as engine:
-            shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree)
+            shares = _mean_memberships(engine, [mixtures[t]() for t in chosen.pooled], chosen.tree.modes)
             labels, log_density = classify_draws(engine, mixtures)
         trees = [one.tree for one in growing]
     finally:
@@ -297,10 +297,12 @@ def mean_tree(
     peaks = find_peaks(*density, int(run.attributes["n_events"]), make_engine, len(pooled))
     events, weights = subset
     with closing(make_engine(events)) as engine:
-        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks)
-    own = shares.argmax(axis=1)
-    sizes = shares.sum(axis=0) if weights is None else weights @ shares
-    return MeanTree(pooled, density, peaks.tree(Separation(peaks.moments, events, own, weights)), own, sizes)
+        shares = _mean_memberships(engine, [mixtures[t]() for t in pooled], peaks.modes)
+    own = peaks.most_probable(shares)
+    tree, of_parts = peaks.tree(Separation(peaks.moments, events, own, weights))
+    of_part = shares.sum(axis=0) if weights is None else weights @ shares
+    sizes: Array = np.bincount(of_parts, of_part).astype(np.float64)
+    return MeanTree(pooled, density, tree, of_parts[own], sizes)
 
 
 # --------------------------------------------------------------------------- classifying points
@@ -315,10 +317,13 @@ def memberships_by(
     return (np.pad(shares, ((0, 0), (0, missing))) if missing else shares), log_density
 
 
-def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], density: Peaks | Tree) -> Array:
-    """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L]."""
-    n_modes = len(density.heights)
-    populations = density.modes.reshape(len(mixtures), -1)
+def _mean_memberships(engine: Engine, mixtures: Sequence[Mixture], modes: Ints) -> Array:
+    """Return memberships of all events in the modes of the mean density of some draws, float64 [M, L].
+
+    `modes`, int64 [J], has the mode of each component of the mean density.
+    """
+    n_modes = int(modes.max()) + 1
+    populations = modes.reshape(len(mixtures), -1)
     shares, highest = memberships_by(engine, mixtures[0], populations[0], n_modes, 0, engine.n_events)
     total = shares.astype(np.float64)
     for mixture, own in zip(mixtures[1:], populations[1:], strict=True):

@@ -68,6 +68,10 @@ class Density:
         self._mixture = mixture_from(np.log(weights), means, covariances)
         self.whiteners = self._mixture.whiteners
 
+    def scaled(self, factor: float) -> Density:
+        """Return the density of the same components with other standard deviations: theirs times a factor."""
+        return Density(self.weights, self.means, self.covariances * factor**2, self._make_engine)
+
     def log_density(self, points: Array) -> Array:
         """Return the log density at points [M, D], float64 [M], with the float32 accuracy of the engine."""
         if len(points) == 0:
@@ -216,6 +220,14 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
         rise = float(heights[lesser[0]] - lowest[possible[at]])
         saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
+
+
+def joining_lines(density: Density, points: Array) -> Ints:
+    """Return the pairs of points, int64 [M - 1, 2], whose lines join them all along the highest density."""
+    lines = np.argwhere(np.triu(np.ones((len(points), len(points)), bool), 1))
+    lowest = _lowest_on_lines(density, points, lines)
+    best: Ints = lines[[at for at, _, _ in _joins(lines, lowest, len(points))]]
+    return best
 
 
 def _joins(ends: Ints, lowest: Array, n_modes: int) -> Iterator[tuple[int, Ints, Ints]]:

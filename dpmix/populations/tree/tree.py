@@ -1,7 +1,7 @@
 """The tree of populations of a mixture: components merge where the density shows no gap between them.
 
 A normal mixture approximates a population of any shape by several components: components are not populations.
-Two steps find what a reader of the density would call a population:
+Three steps find what a reader of the density would call a population:
 
 1. **Modes.** Components whose means climb to the same mode of the density belong together (Chan et al. 2008,
    Cytometry A 73:693). Two modes are one population if the lower one rises above the saddle between them
@@ -12,6 +12,9 @@ Two steps find what a reader of the density would call a population:
    channel, Ashman's D: Ashman, Bird and Zepf 1994, Astron. J. 108:2348), corrected by the valley in the
    events between them (`dpmix.populations.tree.valleys`): less where it is too shallow for the distance, more
    where it is deeper. The nearest two merge first; their distance is the height of the merge.
+
+3. **Shoulders.** A population may be a plateau on the slope of a larger one, without a mode
+   (`dpmix.populations.tree.parts`).
 
 A cut at height 2.5 separates populations that lie at least 2.5 standard deviations apart, if the density of
 the events falls by 29% between them, and nearer ones with a deeper valley. Two equal normals have a valley
@@ -26,9 +29,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
+from dpmix.populations.tree.merging import Join, Merging
 from dpmix.populations.tree.modes import (
     Density,
     MakeEngine,
@@ -37,6 +40,7 @@ from dpmix.populations.tree.modes import (
     find_saddles,
     nearest_components,
 )
+from dpmix.populations.tree.parts import Parts, find_parts, with_shoulders
 from dpmix.populations.tree.valleys import Separation
 
 LEVEL = 2.5
@@ -57,10 +61,12 @@ LEAST_EVENTS = 10.0  # minimum size of a population
 class Tree:
     """The order in which the modes of a mixture's density merge: the populations at every cut height.
 
+    Shoulders count as modes, after all others.
+
     Attributes
     ----------
     modes : int64 [K]
-        The mode, 0..L-1, that each component climbs to.
+        The mode, 0..L-1, that each component climbs to, or the shoulder that it belongs to.
     points : float64 [L, D]
         Positions of the modes, standardised scale.
     heights : float64 [L]
@@ -114,38 +120,56 @@ class Tree:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The modes of a mixture's density and the saddles between them.
+    """The modes of a mixture's density, their parts, and the saddles between the modes.
 
     Attributes
     ----------
     density : Density
         Density of the J components that hold enough events to form a mode.
-    own : int64 [J]
-        Mode of each of these components, 0..L-1.
+    parts : Parts
+        Parts of the modes: of the J components.
     modes : int64 [K]
-        Mode of every component; for a component outside the J, the mode of the nearest of them.
+        Part of every component; for a component outside the J, the part of the nearest of them.
     points, heights
         Positions, float64 [L, D], and log densities, float64 [L], of the modes.
     saddles : list of Saddle
     """
 
     density: Density
-    own: Ints
+    parts: Parts
     modes: Ints
     points: Array
     heights: Array
     saddles: list[Saddle]
 
     @property
-    def moments(self) -> Array:
-        """Weighted sums of z z' of each mode, z = (x, 1): float64 [L, D + 1, D + 1]."""
-        density = self.density
-        return mode_moments(density.weights, density.means, density.covariances, self.own, len(self.heights))
+    def n_parts(self) -> int:
+        return len(self.parts.modes)
 
-    def tree(self, separation: Separation) -> Tree:
-        """Return the tree in which modes without a valley merge first, then the others by separation."""
-        merges, levels = merge_modes(self.saddles, self.density.means.shape[1], separation)
-        return Tree(self.modes, self.points, self.heights, merges, levels)
+    @property
+    def moments(self) -> Array:
+        """Weighted sums of z z' of each part, z = (x, 1): float64 [P, D + 1, D + 1]."""
+        density = self.density
+        return mode_moments(density.weights, density.means, density.covariances, self.parts.own, self.n_parts)
+
+    def most_probable(self, shares: Array) -> Ints:
+        """Return the part of each event, in its most probable mode, int64 [M], given memberships [M, P]."""
+        in_modes = shares @ np.eye(len(self.heights))[self.parts.modes]
+        in_own = np.where(self.parts.modes == in_modes.argmax(axis=1)[:, None], shares, -1.0)
+        most: Ints = in_own.argmax(axis=1)
+        return most
+
+    def tree(self, separation: Separation) -> tuple[Tree, Ints]:
+        """Return the tree, and the mode or shoulder in it of each part, int64 [P]."""
+        joins = merge_modes(self, separation)
+        of_parts, joins = with_shoulders(self.parts, joins, LEVEL, separation)
+        first = np.unique(of_parts, return_index=True)[1][len(self.heights) :]  # of each shoulder
+        at_shoulders = self.parts.points[first]
+        points = np.concatenate([self.points, at_shoulders])
+        heights = np.concatenate([self.heights, self.density.log_density(at_shoulders)])
+        merges = np.array([join[:2] for join in joins], np.int64).reshape(-1, 2)
+        levels = np.array([join[2] for join in joins])
+        return Tree(of_parts[self.modes], points, heights, merges, levels), of_parts
 
 
 def find_peaks(
@@ -178,11 +202,13 @@ def find_peaks(
     heavy_parts = weights[heavy], means[heavy], covariances[heavy]
     density = Density(*heavy_parts, make_engine)
     own, points, heights = find_modes(density)
+    parts = find_parts(density, own, points)
     modes = np.empty(len(weights), np.int64)
-    modes[heavy] = own
+    modes[heavy] = parts.own
     light = np.setdiff1d(np.arange(len(weights)), heavy)  # too few events to form a mode
-    modes[light] = own[nearest_components(*heavy_parts, means[light])]
-    return Peaks(density, own, modes, points, heights, find_saddles(density, own, points, heights, n_events))
+    modes[light] = parts.own[nearest_components(*heavy_parts, means[light])]
+    saddles = find_saddles(density, own, points, heights, n_events)
+    return Peaks(density, parts, modes, points, heights, saddles)
 
 
 def valley_tolerance(events: float, n_channels: int, measured: bool) -> float:
@@ -205,43 +231,12 @@ def valley_tolerance(events: float, n_channels: int, measured: bool) -> float:
     return float(chance * np.sqrt((1.0 + n_channels / 2.0) / events))
 
 
-class _Merging:
-    """Populations of the modes while they merge."""
-
-    def __init__(self, n_modes: int) -> None:
-        self._population = np.arange(n_modes)
-        self._merges: list[tuple[int, int]] = []
-        self._levels: list[float] = []
-
-    def members(self, mode: int) -> npt.NDArray[np.bool_]:
-        """Return the modes in the population of a mode, bool [L]."""
-        members: npt.NDArray[np.bool_] = self._population == self._population[mode]
-        return members
-
-    def join(self, child: int, parent: int, level: float) -> None:
-        """Merge the population of one mode into the population of another, no lower than the latest merge."""
-        self._merges.append((int(self._population[child]), int(self._population[parent])))
-        # A merge moves the mean of a population, and can bring it nearer to a third one than the merge before
-        # (an inversion, as in centroid linkage); the heights of a tree must not fall.
-        self._levels.append(max(level, self._levels[-1] if self._levels else 0.0))
-        self._population[self.members(child)] = self._population[parent]
-
-    def result(self) -> tuple[Ints, Array]:
-        return np.array(self._merges, np.int64).reshape(-1, 2), np.array(self._levels)
-
-
-def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) -> tuple[Ints, Array]:
-    """Merge modes without a valley between them first, then the others by separation, the nearest first.
-
-    Returns
-    -------
-    merges, levels
-        As in `Tree`.
-    """
-    merging = _Merging(len(saddles) + 1)
-    valleys = []
+def merge_modes(peaks: Peaks, separation: Separation) -> list[Join]:
+    """Merge modes without a valley between them first, then the others by separation, the nearest first."""
+    n_channels = peaks.density.means.shape[1]
+    merging, valleys = Merging(peaks.parts.modes), []
     # Chance first: a distance between the two sides of a ripple would separate two halves of one population.
-    for saddle in saddles:
+    for saddle in peaks.saddles:
         child, parent = merging.members(saddle.child), merging.members(saddle.parent)
         measured = separation.measures_valley(child, parent)
         if saddle.prominence < valley_tolerance(saddle.events, n_channels, measured):
@@ -249,20 +244,9 @@ def merge_modes(saddles: list[Saddle], n_channels: int, separation: Separation) 
                 separation.leave_out(child)
             merging.join(saddle.child, saddle.parent, 0.0)
         else:
-            valleys.append(saddle)
-    distances = [np.nan] * len(valleys)  # NaN where the populations have changed
-    while valleys:
-        for n in np.flatnonzero(np.isnan(distances)):
-            sides = merging.members(valleys[n].child), merging.members(valleys[n].parent)
-            distances[n] = separation.between(*sides)
-        nearest = int(np.argmin(distances))
-        saddle, distance = valleys.pop(nearest), distances.pop(nearest)
-        merging.join(saddle.child, saddle.parent, distance)
-        merged = merging.members(saddle.parent)
-        # Only distances of the merged population change, and each costs a projection of its events.
-        changed = [bool(merged[valley.child] or merged[valley.parent]) for valley in valleys]
-        distances = [np.nan if new else old for new, old in zip(changed, distances, strict=True)]
-    return merging.result()
+            valleys.append((saddle.child, saddle.parent))
+    merging.join_nearest(valleys, separation.between)
+    return merging.joins
 
 
 def mode_moments(weights: Array, means: Array, covariances: Array, modes: Ints, n_modes: int) -> Array:

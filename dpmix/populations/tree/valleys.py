@@ -13,6 +13,7 @@ L modes, E events, D channels.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +31,10 @@ QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in stan
 BINS = 100  # of the histogram, between the means of two populations
 LEAST_DENSITY = 1e-9  # events per bin
 
+TILT = 0.25  # of the log density before a shoulder, nats in a standard deviation of the lesser population
+SHOULDER = 0.15  # least depth of the valley that the tilt makes, nats
+CHANCE = 2.0  # the same, standard errors of the log density
+
 
 class Separation:
     """Distances between populations that are made of modes of a density.
@@ -44,6 +49,11 @@ class Separation:
         Mode that each event belongs to.
     weights : float64 [E], optional
         What each event counts; default: 1.
+
+    Attributes
+    ----------
+    sizes : int64 [L]
+        Number of events in each mode.
     """
 
     def __init__(self, moments: Array, events: Floats, modes: Ints, weights: Array | None = None) -> None:
@@ -52,6 +62,7 @@ class Separation:
         self._events = np.asarray(events, np.float64)[order]
         self._weights = np.ones(len(events)) if weights is None else weights[order]
         self._edges = np.searchsorted(modes[order], np.arange(len(moments) + 1))
+        self.sizes = np.diff(self._edges)
 
     def leave_out(self, modes: npt.NDArray[np.bool_]) -> None:
         """Give some modes, bool [L], no weight: distant strays must not widen the population they join."""
@@ -59,8 +70,7 @@ class Separation:
 
     def measures_valley(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
         """Return whether two populations, bool [L], have enough events to measure the valley between them."""
-        sizes = np.diff(self._edges)
-        return bool(min(sizes[one].sum(), sizes[other].sum()) >= LEAST_EVENTS)
+        return bool(min(self.sizes[one].sum(), self.sizes[other].sum()) >= LEAST_EVENTS)
 
     def between(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance between the populations of some modes and of others, each bool [L].
@@ -69,24 +79,36 @@ class Separation:
         the valley is not measured: where one population has fewer than 30 events, and where the means are 6
         standard deviations apart or more.
         """
+        of_means, direction = self._apart(one, other)
+        if of_means >= FAR or not self.measures_valley(one, other):
+            return of_means
+        return _corrected(of_means, self._profile(one, other, direction))
+
+    def of_means(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
+        """Return the distance of the means alone; 0 where one has few events, or was left out."""
+        weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
+        return self._apart(one, other)[0] if weight > 0.0 and self.measures_valley(one, other) else 0.0
+
+    def is_shoulder(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
+        """Return whether the lesser of two parts of a population, bool [L] each, is a shoulder."""
+        if self.of_means(one, other) < NO_VALLEY:
+            return False  # two equal normals so near show neither a valley nor a plateau
+        return self._profile(one, other, self._apart(one, other)[1]).has_shoulder
+
+    def _apart(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, Array]:
+        """Return the distance of the means and the direction, [D], in which it is largest."""
         (mean, covariance), (other_mean, other_covariance) = (
             _mean_and_covariance(self._moments[modes].sum(axis=0)) for modes in (one, other)
         )
         gap = mean - other_mean
         # Fisher's discriminant: on no other line are the means of the two as many standard deviations apart.
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
-        of_means = float(np.sqrt(max(float(gap @ direction), 0.0)))
-        if of_means >= FAR or not self.measures_valley(one, other):
-            return of_means
+        return float(np.sqrt(max(float(gap @ direction), 0.0))), direction
+
+    def _profile(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_], direction: Array) -> Profile:
+        """Return the density of the events of two populations along a direction."""
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
-        by_valley = distance_of(valley_depth(first, second, self._weights[rows], self._weights[other_rows]))
-        allowed = by_valley / VALLEY
-        if of_means < allowed:
-            # The means depend on which population the broad components belong to, and so on the seed; the
-            # valley hardly does (docs/benchmarks/agreement.md, chains and seeds).
-            return float(np.sqrt(of_means * allowed))
-        # The table of depths ends at 4: a valley as deep allows any distance of the means.
-        return of_means if by_valley >= MEASURABLE else allowed
+        return profile_of(first, second, self._weights[rows], self._weights[other_rows])
 
     def _projected(self, modes: npt.NDArray[np.bool_], direction: Array) -> tuple[Ints, Array]:
         """Return the events of some modes and their positions along a direction."""
@@ -94,6 +116,78 @@ class Separation:
         rows = np.concatenate(spans)
         positions: Array = self._events.take(rows, axis=0) @ direction
         return rows, positions
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Density of the events of two populations on a line, with their means at 0 and 1.
+
+    Attributes
+    ----------
+    log_density : float64 [3 BINS]
+        Log of the events in each bin, from -1 to 2.
+    sds : tuple of float
+        Standard deviations of the two.
+    lesser : int
+        Which of them has fewer events: 0 or 1.
+    width : float
+        Standard deviation of the kernel, bins.
+    """
+
+    log_density: Array
+    sds: tuple[float, float]
+    lesser: int
+    width: float
+
+    @property
+    def depth(self) -> float:
+        """Depth of the valley between the means, nats; see `valley_depth`."""
+        between = self.log_density[BINS : 2 * BINS]
+        return float((_concave_majorant(between) - between).max())
+
+    @property
+    def has_shoulder(self) -> bool:
+        """True if the log density has a valley once it is tilted a little towards the lesser population.
+
+        A density that falls to a plateau has one. One that falls steadily has none, however long its tail is.
+        """
+        side = 1.0 if self.lesser else -1.0
+        tilt = side * TILT / (self.sds[self.lesser] * BINS) * np.arange(BINS)
+        flat = self.log_density[BINS : 2 * BINS]
+        for between in (flat, flat + tilt):
+            up_to, after = np.maximum.accumulate(between), np.maximum.accumulate(between[::-1])[::-1]
+            depths = np.minimum(up_to, after) - between
+            at = int(depths.argmax())
+            # A kernel estimate varies like a count of the events under the kernel, 2 sqrt(pi) widths.
+            under_kernel = np.exp(flat[at]) * self.width * 2.0 * np.sqrt(np.pi)
+            if depths[at] > max(SHOULDER, CHANCE / np.sqrt(under_kernel)):
+                return True
+        return False
+
+
+def profile_of(first: Array, second: Array, weights: Array, other_weights: Array) -> Profile:
+    """Return the density of two samples on a line; parameters as in `valley_depth`."""
+    samples = (first, weights), (second, other_weights)
+    means = [at @ own / own.sum() for at, own in samples]
+    lesser = int(other_weights.sum() < weights.sum())
+    # No interval to look for a valley in, and no scale for the bins.
+    if means[0] == means[1]:
+        return Profile(np.zeros(3 * BINS), (1.0, 1.0), lesser, 1.0)
+    variances, sizes, counts = [], [], np.zeros(3 * BINS)
+    for positions, own in samples:
+        at = (positions - means[0]) / (means[1] - means[0])
+        variances.append(_variance(at, own))
+        sizes.append(own.sum() ** 2 / (own @ own))  # effective number of events
+        # Every event counts alike: with both samples weighted equally instead, skewed populations were
+        # divided (docs/benchmarks/rules.md).
+        counts += _histogram(at, own)
+    about_middle = sum(0.5 * (0.25 + variance) for variance in variances)
+    # By the harmonic mean of the two numbers: the kernel has to be wide enough for the smaller sample.
+    width = BANDWIDTH * np.sqrt(about_middle) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
+    bins = max(float(width * BINS), 1.0)
+    density = gaussian_filter1d(counts, bins, mode="constant")
+    first_sd, second_sd = np.sqrt(np.maximum(variances, 1.0 / BINS**2)).tolist()
+    return Profile(np.log(np.maximum(density, LEAST_DENSITY)), (first_sd, second_sd), lesser, bins)
 
 
 def valley_depth(first: Array, second: Array, weights: Array, other_weights: Array) -> float:
@@ -111,23 +205,19 @@ def valley_depth(first: Array, second: Array, weights: Array, other_weights: Arr
     weights, other_weights : float64 [n]
         What each event counts. The density is a Gaussian kernel estimate of all events together.
     """
-    means = [at @ own / own.sum() for at, own in ((first, weights), (second, other_weights))]
-    # No interval to look for a valley in, and no scale for the bins.
-    if means[0] == means[1]:
-        return 0.0
-    shares, sizes, counts = [], [], np.zeros(3 * BINS)
-    for positions, own in ((first, weights), (second, other_weights)):
-        at = (positions - means[0]) / (means[1] - means[0])
-        shares.append(0.5 * (0.25 + _variance(at, own)))  # about the middle between the means
-        sizes.append(own.sum() ** 2 / (own @ own))  # effective number of events
-        # Every event counts alike: with both samples weighted equally instead, skewed populations were
-        # divided (docs/benchmarks/rules.md).
-        counts += _histogram(at, own)
-    # By the harmonic mean of the two numbers: the kernel has to be wide enough for the smaller sample.
-    width = BANDWIDTH * np.sqrt(sum(shares)) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
-    density = gaussian_filter1d(counts, max(width * BINS, 1.0), mode="constant")[BINS : 2 * BINS]
-    log_density = np.log(np.maximum(density, LEAST_DENSITY))
-    return float((_concave_majorant(log_density) - log_density).max())
+    return profile_of(first, second, weights, other_weights).depth
+
+
+def _corrected(of_means: float, profile: Profile) -> float:
+    """Return the distance of two populations, given the distance of their means and their density."""
+    by_valley = distance_of(profile.depth)
+    allowed = by_valley / VALLEY
+    if of_means < allowed:
+        # The means depend on which population the broad components belong to, and so on the seed; the
+        # valley hardly does (docs/benchmarks/agreement.md, chains and seeds).
+        return float(np.sqrt(of_means * allowed))
+    # The table of depths ends at 4: a valley as deep allows any distance of the means.
+    return of_means if by_valley >= MEASURABLE else allowed
 
 
 def _variance(positions: Array, weights: Array) -> float:
