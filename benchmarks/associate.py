@@ -636,10 +636,11 @@ def draw_power() -> None:
         rows = [row for row in record["results"]["dpmix"]["rows"] if row["fold"] == fold]
         sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
         axes.plot(sizes, power, "o-", color=colour)
+        at = 1 if power[1] > 5.0 else 2  # at the axis, the label would cover the line
         axes.annotate(
             f"ratio {fold:g}",
-            (sizes[1], power[1]),
-            (8, -4 if power[1] > 5.0 else 12),
+            (sizes[at], power[at]),
+            (8, -4),
             textcoords="offset points",
             va="top",
         )
