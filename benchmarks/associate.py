@@ -21,9 +21,13 @@ standard deviation of the background. An effect is in one of the populations whe
 the cohorts, 30% of the responses have an outlier of ten standard deviations. dpmix knows the error of each
 median; the moderated t test (Smyth 2004) does not use it.
 
+Weak cells: where all methods find little, more cohorts than in the table, and the power at thresholds that
+the same share of the responses that are on without an effect passes.
+
 Real donors without effect: eight samples of one condition are divided 4:4 in all 35 ways, with gates drawn by
-hand as populations. What is found is false by chance, or a batch. The sets are in ../shared/data, next to the
-checkout; without them, this part is left out.
+hand as populations. What is found is false by chance, or a batch. The residuals of the same samples, rotated
+at random, have the same variances and correlations, and neither batches nor effects (Langsrud 2005, Stat.
+Comput. 15:53). The sets are in ../shared/data, next to the checkout; without them, this part is left out.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from record import FOLDER, PICTURES, said, write_results
 from scipy import optimize, special, stats
 
 from dpmix.association.design import Contrast, make_design
-from dpmix.association.effects import EXPRESSION, abundance, adjust, expression
+from dpmix.association.effects import EXPRESSION, Effects, abundance, adjust, expression
 from dpmix.association.regression import Predictors, fit
 from dpmix.association.study import count_responses, median_responses, run_study
 from dpmix.config.data import DataConfig
@@ -69,6 +73,10 @@ PANELS = [
     if effect == EFFECT or background == 0.1
 ]
 NULL = "associate_null"  # file of results
+ROTATED, ROTATIONS = "associate_rotated", 60  # file of results, and rotations of each set
+WEAK = "associate_weak"  # file of results
+WEAK_CELLS = [PANELS.index((False, 4, background, EFFECT)) for background in (0.01, 0.03, 0.1)]
+SIZE = 0.01  # of the responses that are on without an effect, for powers that compare
 REAL = TOOLS.parent / "data"
 EDGER = """
 suppressMessages(library(edgeR))
@@ -204,8 +212,8 @@ class Panel:
             self.medians[random.integers(n, size=len(odd)), odd] += moved
 
 
-def panel_found(panel: Panel) -> tuple[Found, float]:
-    """Return what dpmix finds, and the smallest effective number of points of its integrals."""
+def panel_effects(panel: Panel) -> tuple[Effects, float]:
+    """Return the effects of a panel, and the smallest effective number of points of their integrals."""
     fixed = (panel.group - panel.group.mean())[:, None]
     n_donors = panel.donor.max() + 1 if panel.paired else 0
     random = np.eye(panel.donor.max() + 1)[panel.donor][:, :n_donors]
@@ -213,9 +221,15 @@ def panel_found(panel: Panel) -> tuple[Found, float]:
     made = fit(panel.medians, panel.variances, columns)
     numbers = np.arange(100)
     (effects,) = adjust([expression(made, first_column(fixed), numbers, numbers)])
+    return effects, float(made.effective.min())
+
+
+def panel_found(panel: Panel) -> tuple[Found, float]:
+    """Return what dpmix finds, and the smallest effective number of points of its integrals."""
+    effects, effective = panel_effects(panel)
     middle, low, high = effects.intervals
     covered = (low <= panel.truth) & (panel.truth <= high)
-    return (effects.found(RATE), middle, covered), float(made.effective.min())
+    return (effects.found(RATE), middle, covered), effective
 
 
 def moderated_t(panel: Panel) -> Found:
@@ -224,11 +238,13 @@ def moderated_t(panel: Panel) -> Found:
         np.eye(panel.donor.max() + 1)[panel.donor][:, 1:] if panel.paired else np.zeros((len(panel.group), 0))
     )
     x = np.column_stack([np.ones(len(panel.group)), panel.group, donors])
-    return moderated(panel.medians, x, panel.truth)
+    return moderated(panel.medians, x, panel.truth)[0]
 
 
-def moderated(medians: np.ndarray, x: np.ndarray, truth: np.ndarray | float = 0.0) -> Found:
-    """Return what the moderated t test of the second column of a design finds."""
+def moderated(
+    medians: np.ndarray, x: np.ndarray, truth: np.ndarray | float = 0.0
+) -> tuple[Found, np.ndarray]:
+    """Return what the moderated t test of the second column of a design finds, and its p-values."""
     estimates = np.linalg.lstsq(x, medians, rcond=None)[0]
     free = len(x) - x.shape[1]
     variances = ((medians - x @ estimates) ** 2).sum(axis=0) / free
@@ -243,7 +259,7 @@ def moderated(medians: np.ndarray, x: np.ndarray, truth: np.ndarray | float = 0.
     errors, free = np.sqrt(moderated * np.linalg.inv(x.T @ x)[1, 1]), free + prior_free
     p = 2.0 * stats.t.sf(np.abs(estimates[1]) / errors, free)
     covered = np.abs(estimates[1] - truth) <= stats.t.ppf(0.95, free) * errors
-    return stats.false_discovery_control(p) <= RATE, estimates[1], covered
+    return (stats.false_discovery_control(p) <= RATE, estimates[1], covered), p
 
 
 def real_sets() -> dict[str, SampleDraws]:
@@ -316,7 +332,7 @@ def measure_null(quick: bool) -> None:
             for key, found in (
                 ("dpmix", measured.found(RATE)),
                 ("t test", stats.false_discovery_control(p) <= RATE),
-                ("moderated t", moderated(medians, x)[0]),
+                ("moderated t", moderated(medians, x)[0][0]),
                 ("abundance, dpmix", counted.found(RATE)),
                 ("abundance, t test", stats.false_discovery_control(p_counts.pvalue) <= RATE),
             ):
@@ -330,6 +346,58 @@ def measure_null(quick: bool) -> None:
         rows.append(row)
         print(row, flush=True)
         write_results(NULL, {"rows": rows}, quick=quick)
+
+
+def rotate(draws: SampleDraws, number: int) -> dict[str, float]:
+    """Return how often something is found in rotations of the medians of a set, and shares of small p."""
+    n = len(draws.samples)
+    group = np.arange(n) % 2.0
+    own = replace(draws, columns={"group": ["b" if one else "a" for one in group]})
+    medians, variances, _, _ = median_responses(
+        own, make_design(own.columns, own.samples, "~ group", ["b - a"])
+    )
+    whole = ~np.isnan(medians).any(axis=0)
+    medians = medians[:, whole]
+    # A rotation mixes all samples, so that each has the mean variance of their measurements.
+    variances = np.broadcast_to(variances[:, whole].mean(axis=0), medians.shape)
+    mean, fixed, numbers = medians.mean(axis=0), (group - 0.5)[:, None], np.arange(medians.shape[1])
+    columns = Predictors(fixed, np.zeros((n, 0)), np.zeros(0, np.int64), np.zeros((n, 0)))
+    basis = np.linalg.svd(np.eye(n) - 1.0 / n)[0][:, : n - 1]
+    counts: dict[str, float] = {"number": number, "dpmix": 0, "t test": 0, "moderated t": 0}
+    small = []
+    for seed in range(number):
+        turn = stats.ortho_group.rvs(n - 1, random_state=np.random.default_rng(seed))
+        turned = mean + basis @ turn @ (basis.T @ (medians - mean))
+        made = fit(turned, variances, columns)
+        (effects,) = adjust([expression(made, first_column(fixed), numbers, numbers)])
+        p = stats.ttest_ind(turned[group == 1.0], turned[group == 0.0]).pvalue
+        counts["dpmix"] += int(effects.found(RATE).any())
+        counts["t test"] += int((stats.false_discovery_control(p) <= RATE).any())
+        counts["moderated t"] += int(moderated(turned, np.column_stack([np.ones(n), group]))[0][0].any())
+        small.append([(effects.tails < 0.01).mean(), (p < 0.01).mean()])
+    shares = np.mean(small, axis=0)
+    return counts | {"below 0.01, dpmix": float(shares[0]), "below 0.01, t test": float(shares[1])}
+
+
+def measure_rotated(quick: bool) -> None:
+    """Rotate the residuals of the real samples, and count the rotations in which something is found."""
+    rows = []
+    for name, draws in real_sets().items():
+        rows.append({"set": name} | rotate(draws, 2 if quick else ROTATIONS))
+        print(rows[-1], flush=True)
+        write_results(ROTATED, {"rows": rows}, quick=quick)
+
+
+def rotation_note() -> str:
+    """Return in how many rotations something is found, for docs/benchmarks/associations.md."""
+    rows = json.loads((FOLDER / f"{ROTATED}.json").read_text())["results"]["rows"]
+    sums = {key: sum(row[key] for row in rows) for key in ("number", "dpmix", "t test", "moderated t")}
+    dpmix, t = (np.mean([row[f"below 0.01, {key}"] for row in rows]) for key in ("dpmix", "t test"))
+    return (
+        f"Of {sums['number']} rotations, dpmix finds something in {sums['dpmix']}, t tests in\n"
+        f"{sums['t test']}, moderated t tests in {sums['moderated t']}; p is below 0.01 in {dpmix:.1%}\n"
+        f"of the responses (t {t:.1%}).\n"
+    )
 
 
 def null_table() -> str:
@@ -451,6 +519,62 @@ def power_note() -> str:
     )
 
 
+def measure_weak(n: int, quick: bool) -> None:
+    """Measure the power in the weak cells, with cohorts that the table does not have."""
+    rows = []
+    for cell in WEAK_CELLS:
+        paired, donors, background, effect = PANELS[cell]
+        counts = {name: np.zeros(2, np.int64) for name in ("dpmix", "moderated t")}
+        shares: dict[str, list[float]] = {name: [] for name in counts}
+        tails: dict[str, list[np.ndarray]] = {name: [] for name in counts}
+        on, changed = [], []
+        for number in range(32, 32 + n):  # the table has numbers 0 to 31
+            panel = Panel(paired, donors, background, effect, number)
+            effects, _ = panel_effects(panel)
+            x = np.column_stack([np.ones(len(panel.group)), panel.group])
+            other, p = moderated(panel.medians, x)
+            on.append(panel.on & (panel.truth == 0.0))
+            changed.append(panel.truth != 0.0)
+            for name, found, middle, own in (
+                ("dpmix", effects.found(RATE), effects.intervals[0], effects.tails),
+                ("moderated t", other[0], other[1], p),
+            ):
+                right = found & changed[-1] & (np.sign(middle) == np.sign(panel.truth))
+                counts[name] += right.sum(), found.sum()
+                shares[name].append((found.sum() - right.sum()) / max(found.sum(), 1))
+                tails[name].append(own)
+        row: dict[str, object] = {"background": background, "cohorts": n, "effects": int(np.sum(changed))}
+        for name, own_counts in counts.items():
+            p = np.array(tails[name])
+            limit = np.quantile(p[np.array(on)], SIZE)
+            row[name] = {
+                "right": int(own_counts[0]),
+                "found": int(own_counts[1]),
+                "false share": float(np.mean(shares[name])),
+                "size": float((p[np.array(on)] < SIZE).mean()),
+                "power": float((p[np.array(changed)] < limit).mean()),
+            }
+        rows.append(row)
+        print(row, flush=True)
+        write_results(WEAK, {"rows": rows}, quick=quick)
+
+
+def weak_table() -> str:
+    """Return the table of weak cells of docs/benchmarks/associations.md."""
+    rows = json.loads((FOLDER / f"{WEAK}.json").read_text())["results"]["rows"]
+    lines = [
+        "| background | effects | found | t | false share | t | on without effect, p < 0.01 | t | "
+        "power where 1% of these pass | t |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        pair = row["dpmix"], row["moderated t"]
+        cells = [f"{row['background']:g}", str(row["effects"]), *(str(one["right"]) for one in pair)]
+        cells += [f"{one[key]:.1%}" for key in ("false share", "size", "power") for one in pair]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def score(cohorts: list[Cohort], found: list[Found]) -> list[dict[str, object]]:
     """Return a row per size and fold: error rate, power, coverage, and what is found under no effect."""
     rows = []
@@ -512,10 +636,11 @@ def draw_power() -> None:
         rows = [row for row in record["results"]["dpmix"]["rows"] if row["fold"] == fold]
         sizes, power = [row["samples"] for row in rows], [100.0 * row["power"] for row in rows]
         axes.plot(sizes, power, "o-", color=colour)
+        at = 1 if power[1] > 5.0 else 2  # at the axis, the label would cover the line
         axes.annotate(
             f"ratio {fold:g}",
-            (sizes[1], power[1]),
-            (8, -4 if power[1] > 5.0 else 12),
+            (sizes[at], power[at]),
+            (8, -4),
             textcoords="offset points",
             va="top",
         )
@@ -567,7 +692,10 @@ def main() -> None:
     parser.add_argument(
         "--cells", type=int, nargs="+", default=range(len(PANELS)), help="rows of the table, from 0"
     )
-    parser.add_argument("--only", choices=("abundance", "expression", "null"), help="measure one of them")
+    parser.add_argument("--weak", type=int, default=256, help="cohorts of each weak cell")
+    parser.add_argument(
+        "--only", choices=("abundance", "expression", "weak", "null", "rotated"), help="measure one of them"
+    )
     parser.add_argument("--rscript", help="program that runs R scripts, with edgeR")
     parser.add_argument(
         "--quick", action="store_true", help="a run of seconds that keeps the committed results"
@@ -579,9 +707,13 @@ def main() -> None:
         return
     if options.only in (None, "null") and REAL.is_dir():
         measure_null(options.quick)
+    if options.only in (None, "rotated") and REAL.is_dir():
+        measure_rotated(options.quick)
     if options.only in (None, "abundance"):
         results = measure_counts(1 if options.quick else options.cohorts, options.rscript)
         write_results("associate", results, quick=options.quick)
+    if options.only in (None, "weak"):
+        measure_weak(4 if options.quick else options.weak, options.quick)
     if options.only in (None, "expression"):
         measure_panels(2 if options.quick else options.panels, options.cells, options.quick)
 
