@@ -148,7 +148,7 @@ def with_shoulders(
     level : float
         Height at which the tree is cut for the populations.
     separation : Separation
-        Of the parts.
+        Distances of the parts.
 
     Returns
     -------
