@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import arviz
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -58,6 +57,7 @@ from dpmix.report.palette import colour as colour_of
 from dpmix.report.palette import ink
 from dpmix.runs import diagnostics, initialise
 from dpmix.runs.coarseness import choose as choose_coarseness
+from dpmix.runs.effective_size import r_hat
 from dpmix.runs.mcmc import run_mcmc
 from dpmix.runs.session import make_prior
 
@@ -260,7 +260,7 @@ def switching() -> Figure:
         (grid[1, 0], aligned, "the same draws, numbered as one of them"),
     ):
         by_chain = values.reshape(N_CHAINS, N_DRAWS, n_shown)
-        r_hats = [f"{arviz.rhat(by_chain[..., k], method='rank'):.2f}" for k in range(n_shown)]
+        r_hats = [f"{r_hat(by_chain[..., k]):.2f}" for k in range(n_shown)]
         for k in range(n_shown):
             axes.plot(values[:, k], ".", markersize=2.2, color=colour_of(k), rasterized=True)
         axes.set_title(f"{title} (R-hat: {', '.join(r_hats)})")
