@@ -141,7 +141,6 @@ def test_a_selection_is_the_same_in_both_views(page: Page, browser: Browser) -> 
 
 
 def test_a_moved_window_is_drawn_again(page: Page) -> None:
-    before, _, _ = shown(page)
     page.driver.execute_script(
         """
         const { x_range } = models.pair0, half = (x_range.end - x_range.start) / 2;
@@ -149,9 +148,17 @@ def test_a_moved_window_is_drawn_again(page: Page) -> None:
         redrawMoved(0);
         """
     )
-    page.until(lambda: not np.array_equal(shown(page)[0], before))
+    # In the new window, with a pixel for each pixel of the plot, which on a busy machine takes its final size
+    # only now.
+    drawn = """
+        const { document, x_range } = models.pair0, { frame, canvas_view } = views.pair0;
+        const { dw, image } = document.get_model_by_name("image0").data;
+        const sides = [frame.bbox.height, frame.bbox.width];
+        const shape = sides.map((side) => Math.round(side * canvas_view.pixel_ratio));
+        return dw[0] === x_range.end - x_range.start && String(image[0].shape) === String(shape);
+    """
+    page.until(lambda: page.driver.execute_script(drawn))
     pixels, _, events = shown(page)
-    assert np.abs(np.subtract(pixels.shape, before.shape)).max() < 12, "no more than labels that are gone"
     edges = page.driver.execute_script("return [models.pair0.x_range.start, models.pair0.x_range.end]")
     inside = events[:, (events[0] > edges[0]) & (events[0] < edges[1])]
     columns = np.floor((inside[0] - edges[0]) / (edges[1] - edges[0]) * pixels.shape[1]).astype(int)
