@@ -17,7 +17,7 @@ from dpmix.populations.tree.valleys import (
     Separation,
     _variance,
     distance_of,
-    valley_depth,
+    profile_of,
 )
 
 Array = NDArray[np.float64]
@@ -126,11 +126,11 @@ def test_events_count_by_their_weights() -> None:
     positions = random.normal(size=4_000), random.normal(3.0, size=4_000)
     bridge = random.normal(1.5, 0.6, 4_000)
     ones, zeros = np.ones(4_000), np.zeros(4_000)
-    alone = valley_depth(*positions, ones, ones)
+    alone = profile_of(*positions, ones, ones).depth
     with_bridge = np.concatenate([positions[0], bridge])
-    weightless = valley_depth(with_bridge, positions[1], np.concatenate([ones, zeros]), ones)
+    weightless = profile_of(with_bridge, positions[1], np.concatenate([ones, zeros]), ones).depth
     assert weightless == pytest.approx(alone, rel=1e-12)
-    assert valley_depth(with_bridge, positions[1], np.concatenate([ones, ones]), ones) < 0.75 * alone
+    assert profile_of(with_bridge, positions[1], np.concatenate([ones, ones]), ones).depth < 0.75 * alone
 
 
 def test_modes_left_out_do_not_widen_a_population() -> None:
@@ -155,7 +155,7 @@ def test_the_depth_does_not_depend_on_where_a_log_concave_density_is_divided() -
         for share in (0.5, 0.8, 0.95, 0.99):
             below = events < np.quantile(events, share)
             first, second = events[below], events[~below]
-            assert valley_depth(first, second, np.ones(len(first)), np.ones(len(second))) < 0.15
+            assert profile_of(first, second, np.ones(len(first)), np.ones(len(second))).depth < 0.15
 
 
 def test_heavy_tails_are_not_a_population() -> None:
@@ -167,7 +167,7 @@ def test_heavy_tails_are_not_a_population() -> None:
 
 def test_equal_positions_have_no_valley() -> None:
     same, ones = np.zeros(50), np.ones(50)
-    assert valley_depth(same, same, ones, ones) == 0.0
+    assert profile_of(same, same, ones, ones).depth == 0.0
 
 
 @pytest.mark.parametrize("far", [1e3, 1e6])
@@ -175,8 +175,8 @@ def test_one_distant_event_hides_no_valley(far: float) -> None:
     random = np.random.default_rng(11)
     first, second = random.normal(size=10_000), random.normal(6.0, size=10_000)
     ones = np.ones(10_000)
-    alone = valley_depth(first, second, ones, ones)
-    with_stray = valley_depth(first, np.append(second, far), ones, np.ones(10_001))
+    alone = profile_of(first, second, ones, ones).depth
+    with_stray = profile_of(first, np.append(second, far), ones, np.ones(10_001)).depth
     assert distance_of(alone) == 4.0
     assert distance_of(with_stray) == 4.0
 
@@ -186,8 +186,8 @@ def test_the_kernel_has_the_width_of_weighted_events() -> None:
     random = np.random.default_rng(12)
     first, second = random.normal(size=2_000), random.normal(3.0, size=2_000)
     twice, half = np.full(2_000, 2.0), np.arange(2_000) % 2.0
-    once = valley_depth(first, second, np.ones(2_000), np.ones(2_000))
-    assert valley_depth(first, second, twice, twice) == pytest.approx(once, rel=1e-12)
+    once = profile_of(first, second, np.ones(2_000), np.ones(2_000)).depth
+    assert profile_of(first, second, twice, twice).depth == pytest.approx(once, rel=1e-12)
     kept = half > 0
-    fewer = valley_depth(first[kept], second[kept], np.ones(1_000), np.ones(1_000))
-    assert valley_depth(first, second, half, half) == pytest.approx(fewer, rel=1e-12)
+    fewer = profile_of(first[kept], second[kept], np.ones(1_000), np.ones(1_000)).depth
+    assert profile_of(first, second, half, half).depth == pytest.approx(fewer, rel=1e-12)

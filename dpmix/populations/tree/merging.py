@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dpmix.model.mixture import Ints
 
 Join = tuple[int, int, float]
-"""Names of two populations, the first of which merges into the second, and the height of the merge."""
+"""Names of two populations, and the height at which the first merges into the second."""
 
 Flags = npt.NDArray[np.bool_]
 

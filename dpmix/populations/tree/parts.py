@@ -17,7 +17,7 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.tree.merging import Join, Merging
-from dpmix.populations.tree.modes import Density, find_modes, joining_lines, nearest_components
+from dpmix.populations.tree.modes import Density, find_modes, joining_lines
 from dpmix.populations.tree.valleys import Separation
 
 NARROWED = 0.75
@@ -65,7 +65,7 @@ def find_parts(density: Density, modes: Ints, tops: Array) -> Parts:
     """
     narrower = density.scaled(NARROWED)
     peaks, points, _ = find_modes(narrower)
-    at_top = peaks[nearest_components(density.weights, density.means, density.covariances, tops)]
+    at_top = peaks[density.log_terms(tops).argmax(axis=1)]
     pairs = [(mode, int(peak)) for mode, peak in enumerate(at_top)]
     found = sorted(set(zip(modes.tolist(), peaks.tolist(), strict=True)) - set(pairs))
     numbers = {pair: part for part, pair in enumerate(pairs + found)}

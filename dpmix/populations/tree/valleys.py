@@ -86,14 +86,19 @@ class Separation:
 
     def of_means(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
         """Return the distance of the means alone; 0 where one has few events, or was left out."""
-        weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
-        return self._apart(one, other)[0] if weight > 0.0 and self.measures_valley(one, other) else 0.0
+        return self._apart(one, other)[0] if self._can_be_shoulders(one, other) else 0.0
 
     def is_shoulder(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
         """Return whether the lesser of two parts of a population, bool [L] each, is a shoulder."""
-        if self.of_means(one, other) < NO_VALLEY:
-            return False  # two equal normals so near show neither a valley nor a plateau
-        return self._profile(one, other, self._apart(one, other)[1]).has_shoulder
+        if not self._can_be_shoulders(one, other):
+            return False
+        of_means, direction = self._apart(one, other)
+        # Two equal normals nearer than this show neither a valley nor a plateau.
+        return of_means >= NO_VALLEY and self._profile(one, other, direction).has_shoulder
+
+    def _can_be_shoulders(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
+        weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
+        return bool(weight > 0.0) and self.measures_valley(one, other)
 
     def _apart(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, Array]:
         """Return the distance of the means and the direction, [D], in which it is largest."""
@@ -120,30 +125,35 @@ class Separation:
 
 @dataclass(frozen=True)
 class Profile:
-    """Density of the events of two populations on a line, with their means at 0 and 1.
+    """Density of the events of two populations between their means on a line.
 
     Attributes
     ----------
-    log_density : float64 [3 BINS]
-        Log of the events in each bin, from -1 to 2.
-    sds : tuple of float
-        Standard deviations of the two.
-    lesser : int
-        Which of them has fewer events: 0 or 1.
+    log_density : float64 [BINS]
+        Log of the events in each bin, from the first mean to the second.
+    lesser_sd : float
+        Standard deviation of the population with fewer events, bins.
+    lesser_first : bool
+        The first population has fewer events.
     width : float
         Standard deviation of the kernel, bins.
     """
 
     log_density: Array
-    sds: tuple[float, float]
-    lesser: int
+    lesser_sd: float
+    lesser_first: bool
     width: float
 
     @property
     def depth(self) -> float:
-        """Depth of the valley between the means, nats; see `valley_depth`."""
-        between = self.log_density[BINS : 2 * BINS]
-        return float((_concave_majorant(between) - between).max())
+        """Depth of the valley between the means, nats: 0 without a valley.
+
+        It is the largest difference of the log density from its least concave majorant: the straight line
+        across the valley, on the log scale. For two normals of the same width it does not depend on their
+        sizes, since a factor exp(a x) changes sizes and slopes but no difference from the majorant. It is 0
+        for every log-concave density (normal, gamma, uniform), wherever that is divided.
+        """
+        return float((_concave_majorant(self.log_density) - self.log_density).max())
 
     @property
     def has_shoulder(self) -> bool:
@@ -151,28 +161,34 @@ class Profile:
 
         A density that falls to a plateau has one. One that falls steadily has none, however long its tail is.
         """
-        side = 1.0 if self.lesser else -1.0
-        tilt = side * TILT / (self.sds[self.lesser] * BINS) * np.arange(BINS)
-        flat = self.log_density[BINS : 2 * BINS]
-        for between in (flat, flat + tilt):
+        slope = (-TILT if self.lesser_first else TILT) / self.lesser_sd
+        for between in (self.log_density, self.log_density + slope * np.arange(BINS)):
             up_to, after = np.maximum.accumulate(between), np.maximum.accumulate(between[::-1])[::-1]
             depths = np.minimum(up_to, after) - between
             at = int(depths.argmax())
             # A kernel estimate varies like a count of the events under the kernel, 2 sqrt(pi) widths.
-            under_kernel = np.exp(flat[at]) * self.width * 2.0 * np.sqrt(np.pi)
+            under_kernel = np.exp(self.log_density[at]) * self.width * 2.0 * np.sqrt(np.pi)
             if depths[at] > max(SHOULDER, CHANCE / np.sqrt(under_kernel)):
                 return True
         return False
 
 
 def profile_of(first: Array, second: Array, weights: Array, other_weights: Array) -> Profile:
-    """Return the density of two samples on a line; parameters as in `valley_depth`."""
+    """Return the density of two samples between their means, a Gaussian kernel estimate of all events.
+
+    Parameters
+    ----------
+    first, second : float64 [n]
+        Positions.
+    weights, other_weights : float64 [n]
+        What each event counts.
+    """
     samples = (first, weights), (second, other_weights)
     means = [at @ own / own.sum() for at, own in samples]
-    lesser = int(other_weights.sum() < weights.sum())
+    lesser_first = bool(weights.sum() <= other_weights.sum())
     # No interval to look for a valley in, and no scale for the bins.
     if means[0] == means[1]:
-        return Profile(np.zeros(3 * BINS), (1.0, 1.0), lesser, 1.0)
+        return Profile(np.zeros(BINS), 1.0, lesser_first, 1.0)
     variances, sizes, counts = [], [], np.zeros(3 * BINS)
     for positions, own in samples:
         at = (positions - means[0]) / (means[1] - means[0])
@@ -185,27 +201,9 @@ def profile_of(first: Array, second: Array, weights: Array, other_weights: Array
     # By the harmonic mean of the two numbers: the kernel has to be wide enough for the smaller sample.
     width = BANDWIDTH * np.sqrt(about_middle) * (4.0 / sum(1.0 / size for size in sizes)) ** -0.2
     bins = max(float(width * BINS), 1.0)
-    density = gaussian_filter1d(counts, bins, mode="constant")
-    first_sd, second_sd = np.sqrt(np.maximum(variances, 1.0 / BINS**2)).tolist()
-    return Profile(np.log(np.maximum(density, LEAST_DENSITY)), (first_sd, second_sd), lesser, bins)
-
-
-def valley_depth(first: Array, second: Array, weights: Array, other_weights: Array) -> float:
-    """Return the depth of the valley between two samples on a line, in nats: 0 without a valley.
-
-    It is the largest difference, between the two means, of the log density from its least concave majorant:
-    the straight line across the valley, on the log scale. For two normals of the same width it does not
-    depend on their sizes, since a factor exp(a x) changes sizes and slopes but no difference from the
-    majorant. It is 0 for every log-concave density (normal, gamma, uniform), wherever that is divided.
-
-    Parameters
-    ----------
-    first, second : float64 [n]
-        Positions.
-    weights, other_weights : float64 [n]
-        What each event counts. The density is a Gaussian kernel estimate of all events together.
-    """
-    return profile_of(first, second, weights, other_weights).depth
+    density = gaussian_filter1d(counts, bins, mode="constant")[BINS : 2 * BINS]
+    lesser_sd = max(float(np.sqrt(variances[0 if lesser_first else 1])) * BINS, 1.0)
+    return Profile(np.log(np.maximum(density, LEAST_DENSITY)), lesser_sd, lesser_first, bins)
 
 
 def _corrected(of_means: float, profile: Profile) -> float:
