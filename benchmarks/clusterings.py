@@ -94,7 +94,7 @@ class Method:
     options: tuple[str, ...] = ()
 
 
-SKLEARN = "scikit-learn"
+DPMIX, SKLEARN = "dpmix-cytometry", "scikit-learn"
 METHODS = {
     "kmeans": Method("k-means", "k = gates + 1 (true number of gates)", kmeans, SKLEARN),
     "flowsom": Method(
@@ -106,12 +106,12 @@ METHODS = {
     "bgmm": Method(
         "BGMM (scikit-learn)", "40 components, at most 8,000 events, 100 iterations", bgmm, SKLEARN
     ),
-    "dpmix": Method("**dpmix**", "none (default config)", None, "dpmix"),
+    "dpmix": Method("**dpmix**", "none (default config)", None, DPMIX),
     "exact": Method(
-        "dpmix, exact posterior", "none (`model.coarseness: null`)", None, "dpmix", ("model.coarseness=null",)
+        "dpmix, exact posterior", "none (`model.coarseness: null`)", None, DPMIX, ("model.coarseness=null",)
     ),
     "finer": Method(
-        "dpmix, n_c 10,000", "none (`model.coarseness: 10000`)", None, "dpmix", ("model.coarseness=10000",)
+        "dpmix, n_c 10,000", "none (`model.coarseness: 10000`)", None, DPMIX, ("model.coarseness=10000",)
     ),
 }
 OF_DPMIX = tuple(name for name, method in METHODS.items() if method.cluster is None)

@@ -15,8 +15,9 @@ The sets and the scores come from ../shared/tools (labelled.py, gating_score.py)
 project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016, Cytometry A 89:1084),
 the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand index, of the
 gated events, sample by sample and averaged over the samples of a set, then over seeds. All tools have the
-same standardised events of one sample at a time. Some of the peers get the number of gates as input; dpmix
-does not, has one config for all, its defaults, and is run by its commands, as a user would.
+same events of one sample at a time: dpmix on the transformed scale, where it recognises the counts of mass
+cytometry, and the others standardised, as dpmix does for itself. Some of the peers get the number of gates as
+input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
 
 Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
 adjusted Rand index of the gatings of all events of a sample by two seeds and the number of populations.
@@ -70,14 +71,18 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, standardised events and gates of each sample of a set, or of the first this many."""
+    """Number, events on the transformed scale and gates of each sample of a set, or of the first this many."""
     labelled, _ = tools()
     events, gates, _, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
-        own = events[sample == number].astype(np.float64)
-        sds = own.std(axis=0)
-        own = (own - own.mean(axis=0)) / np.where(sds > 0, sds, 1.0)
-        yield int(number), own.astype(np.float32), gates[sample == number]
+        yield int(number), events[sample == number].astype(np.float32), gates[sample == number]
+
+
+def standardised(events: Events) -> Events:
+    """Return the events with mean 0 and standard deviation 1 in each channel."""
+    own = events.astype(np.float64)
+    sds = own.std(axis=0)
+    return ((own - own.mean(axis=0)) / np.where(sds > 0, sds, 1.0)).astype(np.float32)
 
 
 def sample_folder(runs: Path, method: str, name: str, number: int, seed: int) -> Path:
@@ -98,7 +103,7 @@ def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row
             seconds += sum(result.seconds.values())
         else:
             began = time.perf_counter()
-            labels = about.cluster(events, len(np.unique(gates[gates > 0])), seed)
+            labels = about.cluster(standardised(events), len(np.unique(gates[gates > 0])), seed)
             seconds += time.perf_counter() - began
         scores.append(gating_score.score(gates, labels))
         recall += _rare_found(gating_score.confusion(gates, labels), len(events))

@@ -418,7 +418,11 @@ def gates(scale: Scale) -> dict[str, Any]:
         if name != "simulated" and (reason := without_real(scale)):
             found[name] = {"reason": reason}
             continue
-        events, truth = cells(scale.cells) if name == "simulated" else next(gating.samples(name))[1:]
+        if name == "simulated":
+            events, truth = cells(scale.cells)
+        else:
+            _, values, truth = next(gating.samples(name))
+            events = gating.standardised(values)
         shape = {"events": list(events.shape), "gates": len(np.unique(truth[truth > 0]))}
         found[name] = shape | {"methods": {}}
         for method in METHODS:
