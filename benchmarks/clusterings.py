@@ -83,15 +83,12 @@ class Method:
         Return the cluster of each event, given events, number of gates and seed; None for dpmix.
     distribution : str
         Name of the Python package, for its version.
-    options : tuple of str
-        Keys of dpmix's config that differ from the defaults, as KEY=VALUE.
     """
 
     title: str
     given: str
     cluster: Callable[[Events, int, int], Ints] | None
     distribution: str
-    options: tuple[str, ...] = ()
 
 
 DPMIX, SKLEARN = "dpmix-cytometry", "scikit-learn"
@@ -107,14 +104,7 @@ METHODS = {
         "BGMM (scikit-learn)", "40 components, at most 8,000 events, 100 iterations", bgmm, SKLEARN
     ),
     "dpmix": Method("**dpmix**", "none (default config)", None, DPMIX),
-    "exact": Method(
-        "dpmix, exact posterior", "none (`model.coarseness: null`)", None, DPMIX, ("model.coarseness=null",)
-    ),
-    "finer": Method(
-        "dpmix, n_c 10,000", "none (`model.coarseness: 10000`)", None, DPMIX, ("model.coarseness=10000",)
-    ),
 }
-OF_DPMIX = tuple(name for name, method in METHODS.items() if method.cluster is None)
 PEERS = tuple(name for name, method in METHODS.items() if method.cluster is not None)
 
 SIMILAR = 0.5  # least Jaccard similarity of a match

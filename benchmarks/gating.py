@@ -1,4 +1,4 @@
-"""Compare dpmix with other clustering tools on eight sets of real events with manual gates.
+"""Compare dpmix with other clustering tools on ten sets of real events with manual gates.
 
     python benchmarks/gating.py                        # everything by one seed, and the table
     python benchmarks/gating.py --only peers           # all but dpmix, which needs: pip install '.[peers]'
@@ -35,19 +35,21 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clusterings import METHODS, OF_DPMIX, PEERS, Events, Ints, matches
+from clusterings import METHODS, PEERS, Events, Ints, matches
 from labelled_runs import Gated, agreement, gated
-from record import FOLDER, write_results
+from record import FOLDER, said, write_results
 
 TOOLS = Path(__file__).resolve().parents[2] / "shared" / "tools"
 OLDER = ("flowsom_68983", "gvhd", "multicenter_cytof", "barcode", "pbmc_cytomem", "dlbcl", "hipc")
 RARE = "euroflow"
-SETS = (*OLDER, RARE)
+NEWER = ("pbmc_himc", "bodenmiller")
+SETS = (*OLDER, RARE, *NEWER)
+BEFORE = "before"  # the version without a resolution of the measurement; what was measured with it stays
 SCORES = ("mean_f1", "flowcap_f", "ari")
 BARS = {"mean_f1": 0.84, "flowcap_f": 0.93, "ari": 0.90}  # on the mean over the older sets
 BEHIND = 0.03  # most that dpmix's mean F1 may lie below the best peer's on a set
@@ -71,7 +73,7 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, events on the transformed scale and gates of each sample of a set, or of the first this many."""
+    """Number, events on the transformed scale and gates of each sample of a set, or of the first so many."""
     labelled, _ = tools()
     events, gates, _, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
@@ -82,12 +84,13 @@ def standardised(events: Events) -> Events:
     """Return the events with mean 0 and standard deviation 1 in each channel."""
     own = events.astype(np.float64)
     sds = own.std(axis=0)
-    return ((own - own.mean(axis=0)) / np.where(sds > 0, sds, 1.0)).astype(np.float32)
+    scaled: Events = ((own - own.mean(axis=0)) / np.where(sds > 0, sds, 1.0)).astype(np.float32)
+    return scaled
 
 
-def sample_folder(runs: Path, method: str, name: str, number: int, seed: int) -> Path:
+def sample_folder(runs: Path, name: str, number: int, seed: int) -> Path:
     """Where dpmix's run of a sample is."""
-    return (runs if method == "dpmix" else runs / method) / f"{name}_{number}_seed{seed}"
+    return runs / f"{name}_{number}_seed{seed}"
 
 
 def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row:
@@ -97,8 +100,8 @@ def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row
     scores, seconds, results, recall = [], 0.0, [], []
     for number, events, gates in samples(name, asked.samples):
         if about.cluster is None:
-            folder = sample_folder(asked.runs, method, name, number, seed)
-            labels, result = gated(events, folder, seed, (*about.options, *asked.set))
+            folder = sample_folder(asked.runs, name, number, seed)
+            labels, result = gated(events, folder, seed, asked.set)
             results.append(result)
             seconds += sum(result.seconds.values())
         else:
@@ -131,11 +134,11 @@ def _of_stages(results: list[Gated]) -> Row:
     return {"seconds of gate": round(sum(result.seconds["gate"] for result in results), 1)}
 
 
-def stability(method: str, name: str, seeds: Sequence[int], asked: argparse.Namespace) -> Row:
+def stability(name: str, seeds: Sequence[int], asked: argparse.Namespace) -> Row:
     """Agreement between the gatings that `measure` left in the folder of runs."""
     numbers = [number for number, *_ in samples(name, asked.samples)]
     gatings = [
-        [np.load(sample_folder(asked.runs, method, name, number, seed) / "populations.npy") for seed in seeds]
+        [np.load(sample_folder(asked.runs, name, number, seed) / "populations.npy") for seed in seeds]
         for number in numbers
     ]
     return agreement(gatings)
@@ -150,9 +153,9 @@ def measure_all(asked: argparse.Namespace, methods: list[str], names: list[str],
                 kept["scores"].setdefault(str(seed), {}).setdefault(method, {})[name] = row
                 print(method, name, seed, {k: v for k, v in row.items() if k != "date"}, flush=True)
                 write_results("gating", kept, quick=is_trial(asked))
-            if METHODS[method].cluster is None and len(asked.seeds) > 1:
-                kept["stability"].setdefault(method, {})[name] = stability(method, name, asked.seeds, asked)
-                print(method, name, kept["stability"][method][name], flush=True)
+            if method == "dpmix" and len(asked.seeds) > 1:
+                kept["stability"][name] = stability(name, asked.seeds, asked)
+                print(method, name, kept["stability"][name], flush=True)
                 write_results("gating", kept, quick=is_trial(asked))
 
 
@@ -168,6 +171,7 @@ def earlier() -> Row:
         "methods": {method: about.given for method, about in METHODS.items()},
         "scores": results.get("scores", {}),
         "stability": results.get("stability", {}),
+        BEFORE: results.get(BEFORE, {}),
     }
 
 
@@ -209,15 +213,12 @@ def table(scores: Scores) -> str:
     """Markdown: mean F1 / FlowCAP F / ARI · clusters of each method, over the older sets and on each set."""
     names = [name for name in SETS if any(name in by_set for by_set in scores.values())]
 
-    def figures(of: dict[str, float]) -> str:
-        return " / ".join(f"{of[key]:.2f}" for key in SCORES)
-
     lines = [f"| | mean over the seven | {' | '.join(names)} | seconds |", "|---" * (len(names) + 3) + "|"]
     for method, by_set in scores.items():
         known = sum(name in by_set for name in OLDER)
-        mean = figures(mean_over_sets(by_set)) if known else ""
+        mean = _figures(mean_over_sets(by_set)) if known else ""
         mean += "" if known == len(OLDER) else f" (on {known} of {len(OLDER)})"
-        cells = [f"{figures(by_set[s])} · {by_set[s]['clusters']:.0f}" if s in by_set else "" for s in names]
+        cells = [f"{_figures(by_set[s])} · {by_set[s]['clusters']:.0f}" if s in by_set else "" for s in names]
         seconds = sum(of_set["seconds"] for of_set in by_set.values())
         lines.append(f"| {METHODS[method].title} | {mean} | {' | '.join(cells)} | {seconds:,.0f} |")
     return "\n".join(lines)
@@ -226,21 +227,45 @@ def table(scores: Scores) -> str:
 def agreement_table(kept: Row, scores: Scores) -> str:
     """Markdown: agreement between seeds and rare gates found, of dpmix on each set."""
     lines = [
-        "| | set | seeds | ARI between seeds, mean (least) | populations by seed, first sample | "
+        "| set | ARI between seeds before | now, mean (least) | seeds | populations by seed, first sample | "
         "rare gates found |",
         "|---" * 6 + "|",
     ]
-    for method, name in product(OF_DPMIX, SETS):
-        if (row := scores.get(method, {}).get(name)) is None:
-            continue
-        cells = ["", ""]
-        if between := kept["stability"].get(method, {}).get(name):
-            numbers = ", ".join(map(str, between["populations"][0]))
-            cells = [f"{between['ari']:.3f} ({between['least']:.2f})", numbers]
+    for name, row in scores.get("dpmix", {}).items():
+        before = kept[BEFORE].get("stability", {}).get(name)
+        cells = [f"{before['ari']:.3f}" if before else "", "", str(row["seeds"]), ""]
+        if between := kept["stability"].get(name):
+            cells[1] = f"{between['ari']:.3f} ({between['least']:.2f})"
+            cells[3] = ", ".join(map(str, between["populations"][0]))
         rare = f"{row['rare found']:.0%} of {row['rare']:.0f}" if "rare" in row else ""
-        title = METHODS[method].title
-        lines.append(f"| {' | '.join([title, name, str(row['seeds']), *cells, rare])} |")
+        lines.append(f"| {' | '.join([name, *cells, rare])} |")
     return "\n".join(lines)
+
+
+def brief() -> str:
+    """Markdown: dpmix before and now on each set, and the best other tool by each of two scores."""
+    kept = earlier()
+    by_method = {BEFORE: kept[BEFORE].get("scores", {}), **over_seeds(kept)}
+    rows = {
+        name: {method: by_set[name] for method, by_set in by_method.items() if name in by_set}
+        for name in SETS
+    }
+    rows["mean of the first seven"] = {
+        method: mean_over_sets(by_set) for method, by_set in by_method.items() if set(OLDER) <= set(by_set)
+    }
+    lines = ["| set | before | now | best other tool: mean F1, ARI |", "|---" * 4 + "|"]
+    for title, of in rows.items():
+        others = []
+        for key in ("mean_f1", "ari"):
+            best = max((method for method in PEERS if method in of), key=lambda method: of[method][key])
+            others.append(f"{of[best][key]:.2f} ({METHODS[best].title})")
+        cells = [_figures(of[method]) if method in of else "" for method in (BEFORE, "dpmix")]
+        lines.append(f"| {' | '.join([title, *cells, ', '.join(others)])} |")
+    return "\n".join([*lines, "", said("gating"), ""])
+
+
+def _figures(of: Row) -> str:
+    return " / ".join(f"{of[key]:.2f}" for key in SCORES)
 
 
 def page() -> str:
@@ -270,11 +295,7 @@ def bars(kept: Row, scores: Scores) -> list[tuple[str, bool]]:
         need, found = peers[best] - BEHIND, ours[name]["mean_f1"]
         text = f"mean_f1 on {name}: {found:.3f}, need {need:.3f} ({METHODS[best].title} less {BEHIND})"
         lines.append((text, found >= need))
-    exact = scores.get("exact", {})
-    if RARE in ours and RARE in exact:
-        need, found = exact[RARE]["mean_f1"], ours[RARE]["mean_f1"]
-        lines.append((f"mean_f1 on {RARE}: {found:.3f}, need {need:.3f} (exact posterior)", found >= need))
-    return lines + _stability_bars(kept["stability"].get("dpmix", {}))
+    return lines + _stability_bars(kept["stability"])
 
 
 def _stability_bars(stable: dict[str, Row]) -> list[tuple[str, bool]]:

@@ -356,8 +356,7 @@ def gmm_by_bic(events: Events, gates: int, seed: int) -> Ints:
 
 GMM_BIC = clusterings.Method("GMM, BIC", "5, 10, ... 40 components by BIC; fitted to at most 20,000 events",
                         gmm_by_bic, "scikit-learn")  # fmt: skip
-OTHER_CONFIGS = set(clusterings.OF_DPMIX) - {"dpmix"}  # dpmix has one config on this page
-METHODS = {n: method for n, method in clusterings.METHODS.items() if n not in {"gmm", *OTHER_CONFIGS}}
+METHODS = {name: method for name, method in clusterings.METHODS.items() if name != "gmm"}
 METHODS = {"gmm_bic": GMM_BIC, **METHODS}
 
 
@@ -584,7 +583,7 @@ def table_behind() -> str:
     seven = gating.over_seeds(gating.earlier())
     for name in gating.SETS:
         for key in ("mean_f1", "ari"):
-            others = {m: rows[name] for m, rows in seven.items() if name in rows and m not in OTHER_CONFIGS}
+            others = {method: rows[name] for method, rows in seven.items() if name in rows}
             values = {method: row[key] for method, row in others.items()}
             lines += _behind(f"{SHOWN[key][0]}, {name} of the gated sets", values, titles, SHOWN[key][1])
     return "\n".join(lines) + "\n"
