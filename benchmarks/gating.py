@@ -73,7 +73,7 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, events on the transformed scale and gates of each sample of a set, or of the first so many."""
+    """Number, events on the transformed scale and gates of each sample of a set, or of some first ones."""
     labelled, _ = tools()
     events, gates, _, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
