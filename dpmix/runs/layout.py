@@ -281,10 +281,25 @@ class Layout:
         return 2 * states * (8 * self.n_components * (dim**2 + dim + 2) + 8 * dim**2 + own + 4096)
 
 
+class _NewFile(h5py.File):  # type: ignore[misc]  # h5py has no types
+    """A new file that opens each object once: h5netcdf looks them up by path, 2,400 times in a run file."""
+
+    def __init__(self, path: Path) -> None:
+        # An aligned word of 8 bytes is written at once; a word across two pages could be torn.
+        super().__init__(
+            path, "w", track_order=True, alignment_threshold=1, alignment_interval=8, locking=False
+        )
+        self._opened: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._opened or self._opened[name].name is None:  # None: another is at this path now
+            self._opened[name] = super().__getitem__(name)
+        return self._opened[name]
+
+
 def lay_out(path: Path, layout: Layout) -> None:
     """Write a run file with all datasets at their final shape and nothing drawn."""
-    # An aligned word of 8 bytes is written at once; a word across two pages could be torn.
-    with h5netcdf.File(path, "w", alignment_threshold=1, alignment_interval=8, locking=False) as file:
+    with _NewFile(path) as opened, h5netcdf.File(opened, "w") as file:
         file.attrs.update(_attributes(layout))
         for name in COUNTERS:
             file.create_variable(name, (), np.int64, data=np.int64(0))

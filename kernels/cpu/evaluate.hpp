@@ -195,10 +195,11 @@ Evaluate evaluate_for(int n_channels) {
 #define DPMIX_CASE(D) case D: return evaluate<Fixed<D>>;
 #define DPMIX_CASES(D) DPMIX_CASE(D) DPMIX_CASE(D + 1) DPMIX_CASE(D + 2) DPMIX_CASE(D + 3)
     switch (n_channels) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // with checks, these take longest to compile:
+        DPMIX_CASES(1) DPMIX_CASES(5) DPMIX_CASE(10) DPMIX_CASES(14)  // those that tests run
+#else
         DPMIX_CASES(1) DPMIX_CASES(5) DPMIX_CASES(9) DPMIX_CASES(13)
-        DPMIX_CASES(17)
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // with checks, these take longest to compile
-        DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
+        DPMIX_CASES(17) DPMIX_CASES(21) DPMIX_CASES(25) DPMIX_CASES(29)
 #endif
         default: break;
     }

@@ -128,7 +128,7 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
 @pytest.mark.parametrize("dim", [5, pytest.param(64, marks=pytest.mark.slow)])
 def test_every_block_of_a_chunk_is_in_the_log_likelihood(dim: int) -> None:
     """Draws have other blocks than the E step for these numbers of channels."""
-    events, mixture = problem(CHUNK - 3, dim, 16, spread=4.0)
+    events, mixture = problem(CHUNK - 3, dim, 4, spread=4.0)
     dense, pruned = (CudaEngine(events, devices=[0], pruning=pruning) for pruning in (False, True))
     want = CpuEngine(events).expect_labels(mixture).log_likelihood
     found = [

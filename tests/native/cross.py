@@ -4,8 +4,8 @@
 modules, for Windows and macOS. An instruction set does not depend on the system: the sets of x86-64 are
 compiled for Windows, the set of ARM for macOS.
 Objects only: linking a program would first compile Zig's C++ library, which takes minutes. Without
-optimisation: nobody runs them, and clang gives its warnings and its errors about instruction sets before it
-optimises.
+optimisation, debug information or the checks of undefined behaviour that Zig adds by default: nobody runs
+them, and clang gives its warnings and its errors about instruction sets before it optimises.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
 CPU = KERNELS / "cpu"
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
-FLAGS = ["-std=c++17", "-O0", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
+FLAGS = ["-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
+QUICK = ["-O0", "-g0", "-fno-sanitize=undefined"]
 SETS = {
     "x86_64-windows-gnu": ["v4", "v3", "v2"],
     "aarch64-macos": ["neon"],
@@ -57,7 +58,7 @@ def compile_objects(target: str, folder: Path) -> list[Path]:
     def compile_one(numbered: tuple[int, tuple[Path, list[str]]]) -> Path:
         number, (path, own) = numbered
         out = folder / f"{path.stem}-{number}.o"
-        command = [*ZIG, "-target", target, *FLAGS, *own, "-c", str(path), "-o", str(out)]
+        command = [*ZIG, "-target", target, *FLAGS, *QUICK, *own, "-c", str(path), "-o", str(out)]
         subprocess.run(command, check=True)
         return out
 
