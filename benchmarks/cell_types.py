@@ -57,12 +57,12 @@ import dpmix
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import Marker, levels_of_draws, log_factors, telling
 from dpmix.populations.types.types import (
     TYPE_DRAWS,
     Types,
-    assess_cells,
     assign_types,
     component_fits,
     component_shares,
@@ -70,8 +70,6 @@ from dpmix.populations.types.types import (
     event_shares,
     evidence_of,
     level_draws,
-    other_cells,
-    suspect_cells,
     type_proportions,
     types_by_population,
 )
@@ -250,7 +248,8 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     values, parents = case.values, [-1] * len(kept)
     markers = levels_of_draws(values, case.labels, levels)
     tells = telling(levels)
-    right, _, contradicted = assess_cells(markers, values, doubt, tells)
+    right, _, contradicted, upheld = assess_cells(markers, values, doubt, tells, case.labels)
+    tells = tells | upheld
     others = other_cells(markers, tells, doubt, contradicted)
     evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells, others)
     total = np.zeros_like(evidence)
@@ -262,7 +261,7 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
     below = np.eye(len(kept), dtype=bool)
-    flagged = contradicted | suspect_cells(markers, values, case.labels[0], rows, right, below)
+    flagged = contradicted | upheld | suspect_cells(markers, values, case.labels[0], rows, right, below)
     return Model(np.where(rows < 0, -1, np.array(kept)[rows]), markers, flagged)
 
 
