@@ -485,17 +485,16 @@ def checks_table(results: Row) -> str:
         "| exchanged pairs found | cannot be seen | another pair only | found in right data |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, pairs in results.get("exchanged", {}).items():
-        signs = results.get("signs", {}).get(name)
-        first = (
-            f"{signs['found']} of {signs['planted']} | {signs['others']} | {signs['right']}"
-            if signs
-            else "| |"
-        )
-        lines.append(
-            f"| `{name}` | {first} | {pairs['found']} of {pairs['pairs']} | {pairs['same']} "
-            f"| {pairs['wrong']} | {pairs['right']} |"
-        )
+    for name in SETS | OTHERS:
+        signs, pairs = (results.get(part, {}).get(name) for part in ("signs", "exchanged"))
+        first, last = "| |", "| | |"
+        if signs:
+            first = f"{signs['found']} of {signs['planted']} | {signs['others']} | {signs['right']}"
+        if pairs:
+            last = f"{pairs['found']} of {pairs['pairs']}"
+            last += "".join(f" | {pairs[key]}" for key in ("same", "wrong", "right"))
+        if signs or pairs:
+            lines.append(f"| `{name}` | {first} | {last} |")
     return "\n".join(lines)
 
 

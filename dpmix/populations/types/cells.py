@@ -36,7 +36,7 @@ FEWEST = 30  # events of a row whose cells can be contradicted
 
 
 class Assessed(NamedTuple):
-    """What the events of the rows say about each cell.
+    """Result of `assess_cells`.
 
     Attributes
     ----------
