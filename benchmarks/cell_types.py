@@ -57,12 +57,12 @@ import dpmix
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import Marker, levels_of_draws, log_factors, telling
 from dpmix.populations.types.types import (
     TYPE_DRAWS,
     Types,
-    assess_cells,
     assign_types,
     component_fits,
     component_shares,
@@ -70,8 +70,6 @@ from dpmix.populations.types.types import (
     event_shares,
     evidence_of,
     level_draws,
-    other_cells,
-    suspect_cells,
     type_proportions,
     types_by_population,
 )
@@ -250,7 +248,8 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     values, parents = case.values, [-1] * len(kept)
     markers = levels_of_draws(values, case.labels, levels)
     tells = telling(levels)
-    right, _, contradicted = assess_cells(markers, values, doubt, tells)
+    right, _, contradicted, upheld = assess_cells(markers, values, doubt, tells, case.labels)
+    tells = tells | upheld
     others = other_cells(markers, tells, doubt, contradicted)
     evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells, others)
     total = np.zeros_like(evidence)
@@ -262,7 +261,7 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
     below = np.eye(len(kept), dtype=bool)
-    flagged = contradicted | suspect_cells(markers, values, case.labels[0], rows, right, below)
+    flagged = contradicted | upheld | suspect_cells(markers, values, case.labels[0], rows, right, below)
     return Model(np.where(rows < 0, -1, np.array(kept)[rows]), markers, flagged)
 
 
@@ -486,17 +485,16 @@ def checks_table(results: Row) -> str:
         "| exchanged pairs found | cannot be seen | another pair only | found in right data |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, pairs in results.get("exchanged", {}).items():
-        signs = results.get("signs", {}).get(name)
-        first = (
-            f"{signs['found']} of {signs['planted']} | {signs['others']} | {signs['right']}"
-            if signs
-            else "| |"
-        )
-        lines.append(
-            f"| `{name}` | {first} | {pairs['found']} of {pairs['pairs']} | {pairs['same']} "
-            f"| {pairs['wrong']} | {pairs['right']} |"
-        )
+    for name in SETS | OTHERS:
+        signs, pairs = (results.get(part, {}).get(name) for part in ("signs", "exchanged"))
+        first, last = "| |", "| | |"
+        if signs:
+            first = f"{signs['found']} of {signs['planted']} | {signs['others']} | {signs['right']}"
+        if pairs:
+            last = f"{pairs['found']} of {pairs['pairs']}"
+            last += "".join(f" | {pairs[key]}" for key in ("same", "wrong", "right"))
+        if signs or pairs:
+            lines.append(f"| `{name}` | {first} | {last} |")
     return "\n".join(lines)
 
 

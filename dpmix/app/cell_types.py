@@ -47,11 +47,11 @@ from dpmix.populations.draws.find import decided_populations
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.tree.decisions import Decisions
+from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import Marker, levels_of_draws, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,
-    assess_cells,
     component_fits,
     component_shares,
     event_fits,
@@ -59,7 +59,6 @@ from dpmix.populations.types.types import (
     evidence_of,
     included,
     main_types,
-    other_cells,
     parent_rows,
 )
 from dpmix.populations.types.types import decide as decide_types
@@ -251,9 +250,11 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
         own_labels = [own[some] for own in drawn.labels]
         markers = levels_of_draws(values[some], own_labels, full.levels[:, columns], controls)
         tells = telling(full.levels[:, columns])
-        right, agreement, contradicted = assess_cells(markers, values[some], full.doubt[:, columns], tells)
+        doubt = full.doubt[:, columns]
+        right, agreement, contradicted, upheld = assess_cells(markers, values[some], doubt, tells, own_labels)
+        tells = tells | upheld
         parents = parent_rows(table)
-        others = other_cells(markers, tells, full.doubt[:, columns], contradicted)
+        others = other_cells(markers, tells, doubt, contradicted)
         passed = event_fits(markers, values, tells, others)
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)

@@ -25,8 +25,9 @@ from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.result import Gating
+from dpmix.populations.types.cells import CONTRADICTED
 from dpmix.populations.types.levels import Marker
-from dpmix.populations.types.types import CONTRADICTED, Types
+from dpmix.populations.types.types import Types
 from dpmix.report.labels import shown
 from dpmix.system.console import percent
 from dpmix.system.files import csv_text, write_text
@@ -302,8 +303,8 @@ def _suspects(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Finding]
         row, name = types.table.types[r], types.table.markers[types.columns[m]]
         cell = cells[r][m] or "by its parent"
         text = (
-            f"{name} of {row}: table {cell}, but hardly an event is this type alone, and unknown events fit "
-            "it but for this cell; it is wrong, or a row with the same cells is, or a type has no row"
+            f"{name} of {row}: table {cell}, but few events are this type alone, and unknown events fit it "
+            "but for this cell; it is wrong, or a row with the same cells is, or a type has no row"
         )
         yield Finding("suspect", row, name, cell, None, text)
 

@@ -18,6 +18,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.opening import may_have_events
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.tree.decisions import decisions_path
+from dpmix.populations.types.cells import Assessed
 from dpmix.report import figures, page
 
 TABLE = """# from a textbook
@@ -81,11 +82,11 @@ def test_cells_that_the_data_contradict_are_marked_as_gate_finds_them(
     assert loaded["contradicted"] == []
     assess = cell_types.assess_cells
 
-    def other(*given: Any) -> tuple[Any, Any, Any]:
+    def other(*given: Any) -> Assessed:
         """Contradict a cell whatever its agreement, as the rule may spare one that few events pass."""
-        right, agreement, contradicted = assess(*given)
-        contradicted[1, 1] = True
-        return right, agreement, contradicted
+        found = assess(*given)
+        found.contradicted[1, 1] = True
+        return found
 
     monkeypatch.setattr(cell_types, "assess_cells", other)
     lines = [[*line] for line in loaded["lines"]]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmix.populations.types import types
+from dpmix.populations.types import cells, types
+from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors, telling
 from dpmix.populations.types.types import (
-    assess_cells,
     component_fits,
     component_shares,
     decide,
     descendants,
     event_fits,
     event_shares,
-    other_cells,
-    suspect_cells,
 )
 
 Array = np.ndarray
@@ -128,12 +126,11 @@ def test_a_wrong_sign_is_found_and_not_used() -> None:
     wrong = SIGNS.copy()
     wrong[0, 3] = 1
     markers = fit_levels(values, labels, table(wrong))
-    right, _, contradicted = assess_cells(
-        markers, values, np.full(wrong.shape, np.nan), telling(table(wrong))
-    )
+    doubt, tells = np.full(wrong.shape, np.nan), telling(table(wrong))
+    right, _, contradicted, _ = assess_cells(markers, values, doubt, tells, [labels])
     assert np.argwhere(contradicted).tolist() == [[0, 3]]
     assert right[0, 3] == pytest.approx(markers[3].base[0])
-    stated, _, _ = assess_cells(markers, values, np.full(wrong.shape, 0.01), telling(table(wrong)))
+    stated = assess_cells(markers, values, np.full(wrong.shape, 0.01), tells, [labels]).right
     assert (stated == 0.99).all()  # a doubt that the table states stays
     kept = log_factors(markers, values, stated).argmax(axis=1)
     used = log_factors(markers, values, right).argmax(axis=1)
@@ -144,15 +141,16 @@ def test_a_rare_row_does_not_lose_its_cell_to_a_frequent_neighbour() -> None:
     signs = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]])
     values, labels = blood(np.random.default_rng(5), (8_000, 80, 2_000), signs)
     markers = fit_levels(values, labels, table(signs))
-    _, agreement, _ = assess_cells(markers, values, np.full(signs.shape, np.nan), telling(table(signs)))
-    assert np.nanmin(agreement) > types.CONTRADICTED
+    doubt, tells = np.full(signs.shape, np.nan), telling(table(signs))
+    agreement = assess_cells(markers, values, doubt, tells, [labels]).agreement
+    assert np.nanmin(agreement) > cells.CONTRADICTED
     logs = log_factors(
         markers, values, np.full(signs.shape, 0.98)
     )  # the wrong rule: all events by probability
     parts = np.exp(logs - logs.max(axis=1, keepdims=True))
     parts /= parts.sum(axis=1, keepdims=True)
     passed = markers[2].passes(values[:, 2], 1)
-    assert parts[:, 1] @ passed / parts[:, 1].sum() < types.CONTRADICTED
+    assert parts[:, 1] @ passed / parts[:, 1].sum() < cells.CONTRADICTED
 
 
 QUADRANTS = np.array(
@@ -170,9 +168,9 @@ def typed(
     n = labels.max() + 1
     markers = fit_levels(values, labels, levels)
     doubt = np.full(levels.shape[:2], np.nan)
-    right, _, contradicted = assess_cells(markers, values, doubt, telling(levels))
+    right, _, contradicted, upheld = assess_cells(markers, values, doubt, telling(levels), [labels])
     own = np.exp(np.pad(log_factors(markers, values, right), [(0, 0), (0, 1)]))
-    counting = telling(levels)
+    counting = telling(levels) | upheld
     others = other_cells(markers, counting, doubt, contradicted)
     if not_others:
         others[:] = False
@@ -254,6 +252,66 @@ def test_cells_with_a_doubt_do_not_make_events_unknown() -> None:
     assert other_cells(markers, tells, doubt, contradicted).tolist() == [[False, False], [True, False]]
 
 
+NEXT = np.array([[1, 1, 0, 1], [0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]])  # the last has no row
+NEXT = np.hstack([NEXT, np.tile(NEXT[:, :2], 2), NEXT[:, 2:3]])
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_frequent_type_without_a_row_is_unknown_next_to_a_rare_row(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """It differs from the rare row in a cell that divides no rows, and that a component of the row passes."""
+    if wrong:  # most events of the row decide alone
+        monkeypatch.setattr(cells, "_passed", lambda passing, *_: np.zeros(passing[0].shape[1:], bool))
+    values, labels = blood(np.random.default_rng(15), (80, 1_500, 800, 2_500), NEXT)
+    levels = table(NEXT[:3])
+    assert not telling(levels).any()
+    markers, doubt = fit_levels(values, labels, levels), np.full(levels.shape[:2], np.nan)
+    found = assess_cells(markers, values, doubt, telling(levels), [labels])
+    assert found.agreement[0, 3] < cells.CONTRADICTED
+    assert np.argwhere(found.contradicted).tolist() == ([[0, 3]] if wrong else [])
+    assert np.argwhere(found.upheld).tolist() == ([] if wrong else [[0, 3]])
+    rows = typed(values, labels, levels)
+    assert (rows[labels == 3] == (0 if wrong else 3)).mean() > 0.95
+    for row in range(3):
+        assert (rows[labels == row] == row).mean() > 0.95
+
+
+@pytest.mark.parametrize("rare", ["absent", "19 events", "fails two cells", "of another row"])
+def test_a_cell_is_contradicted_if_no_component_of_its_row_passes_it(rare: str) -> None:
+    more = np.vstack([NEXT, NEXT[:1], NEXT[:1]])
+    more[4, 4:6] = 0  # passes the cell, and fails two that the frequent type passes
+    more = np.column_stack([more, np.arange(6) == 5])
+    levels = table(more[[0, 1, 2, 5]] if rare == "of another row" else more[:3])
+    levels[0, -1] = SILENT  # that row has all cells of the first
+    last = {"absent": (0, 0, 0), "19 events": (19, 0, 0), "fails two cells": (0, 80, 0)}.get(rare, (0, 0, 80))
+    sizes = (last[0], 8_000, 800, 1_500, *last[1:])
+    values, labels = blood(np.random.default_rng(16), sizes, more)
+    markers, doubt = fit_levels(values, labels, levels), np.full(levels.shape[:2], np.nan)
+    found = assess_cells(markers, values, doubt, telling(levels), [labels])
+    assert found.contradicted[0, 3]
+    assert not found.upheld.any()
+
+
+def test_a_cell_is_upheld_by_most_draws_and_not_against_a_stated_doubt() -> None:
+    values, labels = blood(np.random.default_rng(17), (80, 1_500, 800, 2_500), NEXT)
+    joined = np.where(labels == 0, 3, labels)  # no component of its own in these draws
+    levels = table(NEXT[:3])
+    markers, doubt = fit_levels(values, labels, levels), np.full(levels.shape[:2], np.nan)
+
+    def upheld(draws: list[Array], doubt: Array = doubt) -> bool:
+        found = assess_cells(markers, values, doubt, telling(levels), draws)
+        assert found.contradicted[0, 3] != found.upheld[0, 3]
+        return bool(found.upheld[0, 3])
+
+    assert upheld([labels, labels, joined])
+    assert not upheld([labels, joined])
+    assert not upheld([labels, joined, joined])
+    stated = doubt.copy()
+    stated[0, 3] = 0.2
+    assert not upheld([labels], stated)
+
+
 def test_the_tail_of_a_population_stays_with_its_row() -> None:
     own = np.tile([30.0, 1.0, 1.0], (400, 1))
     even = np.full((1, 3), 1.0 / 3.0)
@@ -286,8 +344,8 @@ def test_a_cell_that_divides_similar_types_is_not_contradicted() -> None:
         values, labels = blood(np.random.default_rng(8), sizes, more)
         markers = fit_levels(values, labels, table(more[kept]))
         tells = telling(table(more[kept]))
-        _, agreement, contradicted = assess_cells(markers, values, doubt, tells)
-        assert agreement[0, 2] < types.CONTRADICTED  # the wrong rule: this alone
+        _, agreement, contradicted, _ = assess_cells(markers, values, doubt, tells, [labels])
+        assert agreement[0, 2] < cells.CONTRADICTED  # the wrong rule: this alone
         assert not contradicted.any()
 
 
@@ -300,8 +358,8 @@ def test_a_wrong_sign_that_makes_two_rows_alike_is_suspect() -> None:
         rows = typed(values, labels, table(signs))
         rows = np.where(rows == len(signs), -1, rows).astype(np.int32)
         markers = fit_levels(values, labels, table(signs))
-        right, _, contradicted = assess_cells(
-            markers, values, np.full(signs.shape, np.nan), telling(table(signs))
+        right, _, contradicted, _ = assess_cells(
+            markers, values, np.full(signs.shape, np.nan), telling(table(signs)), [labels]
         )
         assert not contradicted.any()  # the wrong rule: the events of a row pass its cells, wrong or not
         found = suspect_cells(markers, values, labels, rows, right, np.eye(len(signs), dtype=bool))

@@ -23,8 +23,9 @@ event by
     k_hr   = prod a^2 / (a^2 + (1 - a)^2),
     1 - (1 - k_r(x)) (1 - k_hr),
 
-the products over the cells that divide types which are otherwise alike (`levels.telling`), and over the other
-cells (`other_cells`) but the one with the least factor: a single cell can be wrong for a part of a type, or
+the products over the cells that divide types which are otherwise alike (`levels.telling`) or that are upheld
+(`dpmix.populations.types.cells`, on cells that the data contradict), and over the other cells
+(`cells.other_cells`) but the one with the least factor: a single cell can be wrong for a part of a type, or
 its marker have a background there, while a population that fails two cells is of another type. (With all
 other cells, naive CD4 T cells were unknown where the table says CD45RA - for CD4 T cells; with none, removed
 rows of large tables went to others from which they differ in two cells.) What a row does not explain of its
@@ -40,14 +41,6 @@ the events of a rare type to frequent types that differ in one cell.) Events tha
 for the type of the other events of their component, then for the frequent one. Intervals are for the
 population from which the N events are a random sample: they contain the uncertainty of the draws, of the
 thresholds and of the sample.
-
-**Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
-`CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such cells are
-computed in turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell
-took the events of this neighbour.) A cell that divides similar types is never contradicted: events that
-differ from the row in this cell alone are of a type without a row, also where the row itself is rare or
-absent. If its sign is wrong, it is suspect (`suspect_cells`).
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -77,10 +70,10 @@ from dpmix.populations.draws.task import Task
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
+from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import (
-    DOUBT,
     Marker,
     each_cell,
     levels_of_draws,
@@ -99,12 +92,7 @@ FITTED = 30_000  # events from which shares are computed
 LEVELS_FITTED = 15_000  # events from which levels are computed
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 INTERVAL_DRAWS = 400  # of proportions, at least: with 40, 90% intervals contain the truth in 86%
-CONTRADICTED, ROUNDS = 0.25, 3
-OWN = (
-    0.05  # events of a row alone, per unknown event that it gains without a cell, below which this is suspect
-)
 TELLS = 1.5  # an event passes a cell where q is 2 / 3
-FEWEST = 30  # events of a row whose cells can be contradicted
 STEPS = 20  # of EM
 BLOCK = 32_768
 CERTAINTY = 0.7
@@ -143,7 +131,8 @@ class Types:
     contradicted : bool [R, M]
         Cells that the events of their row contradict.
     suspect : bool [R, M]
-        Cells that may be wrong because unknown events fit their row but for them (`suspect_cells`).
+        Cells that may be wrong because unknown events fit their row but for them (`cells.suspect_cells`), or
+        because most events contradict them, although a component of the row passes.
     right : float64 [R, M]
         p of each cell that was used.
     exchanged : tuple of (int, int)
@@ -292,27 +281,6 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
     return shares
 
 
-def other_cells(
-    markers: tuple[Marker, ...],
-    tells: npt.NDArray[np.bool_],
-    doubt: Array,
-    contradicted: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.bool_]:
-    """Return the cells that count, but for one, although they do not divide similar types, bool [R, M].
-
-    Parameters
-    ----------
-    markers : tuple of Marker
-    tells, contradicted : bool [R, M]
-    doubt : float64 [R, M]
-        Doubt that the table states, NaN where it states none; a cell with a larger one than `DOUBT` does not
-        count.
-    """
-    silent = np.array([marker.silent for marker in markers]).T
-    found: npt.NDArray[np.bool_] = ~(silent | tells | contradicted | (doubt > DOUBT))
-    return found
-
-
 def event_fits(
     markers: tuple[Marker, ...],
     values: Array,
@@ -423,100 +391,6 @@ def _deepest_first(parents: Sequence[int]) -> list[int]:
     return [r for r in sorted(range(len(parents)), key=lambda r: -depth[r]) if depth[r]]
 
 
-def assess_cells(
-    markers: tuple[Marker, ...], values: Array, doubt: Array, tells: npt.NDArray[np.bool_]
-) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
-    """Return what the events of the rows say about each cell.
-
-    Parameters
-    ----------
-    markers : tuple of Marker
-    values : float64 [N, M]
-    doubt : float64 [R, M]
-        Doubt that the table states; NaN where it states none.
-    tells : bool [R, M]
-        Cells that divide similar types (`levels.telling`), which are not contradicted.
-
-    Returns
-    -------
-    right : float64 [R, M]
-        Probability that the cell is right.
-    agreement : float64 [R, M]
-        Share of the events of the row that pass it.
-    contradicted : bool [R, M]
-    """
-    stated = 1.0 - np.where(np.isnan(doubt), DOUBT, doubt)
-    right = stated.copy()
-    base = np.array([marker.base for marker in markers]).T
-    silent = np.array([marker.silent for marker in markers]).T
-    agreement = np.full(right.shape, np.nan)
-    contradicted = np.zeros(right.shape, np.bool_)
-    for _ in range(ROUNDS):
-        logs = log_factors(markers, values, right)
-        best = logs.argmax(axis=1)
-        highest = logs.max(axis=1)
-        # The term after the sum is the unknown type, whose evidence is 1.
-        weights = 1.0 / (np.exp(logs - highest[:, None]).sum(axis=1) + np.exp(-highest))
-        sizes = np.bincount(best, weights, len(right))
-        for r, m in np.argwhere(~silent & (sizes >= FEWEST)[:, None]):
-            own = best == r
-            agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
-        agreement[sizes < FEWEST] = np.nan
-        contradicted = (agreement < CONTRADICTED) & ~tells
-        # A doubt that the table states is the user's own, and stays.
-        right = np.where(np.isnan(doubt) & contradicted, np.minimum(base, stated), stated)
-    return right, agreement, contradicted
-
-
-def _passing_events(
-    markers: tuple[Marker, ...], values: Array, labels: Ints, r: int, cells: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Return the events whose component passes all of some cells [M] of a row, bool [N]."""
-    passing = np.bincount(labels) > 0
-    sizes = np.maximum(np.bincount(labels), 1)
-    for m in np.flatnonzero(cells):
-        passing &= np.bincount(labels, markers[m].passes(values[:, m], r)) >= 0.5 * sizes
-    return passing[labels]
-
-
-def suspect_cells(
-    markers: tuple[Marker, ...],
-    values: Array,
-    labels: Ints,
-    rows: npt.NDArray[np.int32],
-    right: Array,
-    below: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.bool_]:
-    """Return the cells without which unknown events would fit a row that has hardly an event, bool [R, M].
-
-    Parameters
-    ----------
-    markers : tuple of Marker
-    values : float64 [N, M]
-    labels : int64 [N]
-        Component of each event in one draw.
-    rows : int32 [N]
-        Row of each event, -1 for unknown.
-    right : float64 [R, M]
-        p of each cell.
-    below : bool [R, R]
-        Result of `descendants`.
-    """
-    logs = log_factors(markers, values, right)
-    silent = np.array([marker.silent for marker in markers]).T
-    found = np.zeros(right.shape, np.bool_)
-    for r in np.flatnonzero(~silent.all(axis=1)).tolist():
-        spoken = np.flatnonzero(~silent[r])
-        failed = np.array([markers[m].passes(values[:, m], r) < 0.5 for m in spoken])
-        gained = (failed & (failed.sum(axis=0) == 1) & (rows < 0)).sum(axis=1)
-        others = logs[:, ~below[r]].max(axis=1, initial=0.0)
-        own = below[r][rows] & (rows >= 0) & (logs[:, r] > others + np.log(2.0))
-        own &= _passing_events(markers, values, labels, r, ~silent[r])
-        most = int(gained.argmax())
-        found[r, spoken[most]] = gained[most] >= FEWEST and own.sum() < OWN * gained[most]
-    return found
-
-
 def types_by_population(types: Types, population: npt.NDArray[np.int32], n_populations: int) -> Ints:
     """Return the events by row of the table, the last unknown, and population, int64 [R + 1, P]."""
     size = len(types.names), n_populations
@@ -583,11 +457,15 @@ def assign_types(
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     fitting = evenly(len(values), LEVELS_FITTED)
-    own_levels = [labels[t][fitting] for t in level_draws(found.reference, drawn)]
+    few_labels = [labels[t] for t in level_draws(found.reference, drawn)]
+    own_levels = [own[fitting] for own in few_labels]
     markers = levels_of_draws(values[fitting], own_levels, full.levels[:, columns], controls)
     markers = tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
     tells = telling(full.levels[:, columns])
-    right, agreement, contradicted = assess_cells(markers, values, full.doubt[:, columns], tells)
+    right, agreement, contradicted, upheld = assess_cells(
+        markers, values, full.doubt[:, columns], tells, few_labels
+    )
+    tells = tells | upheld
     others = other_cells(markers, tells, full.doubt[:, columns], contradicted)
     parents = parent_rows(table)
     # Few sets of thresholds, used in turn, because each needs its own evidence of all events.
@@ -644,7 +522,8 @@ def assign_types(
         r_hat=_r_hat(counts.sum(axis=1) @ included(table).T, found.draws[drawn, 0]),
         agreement=agreement,
         contradicted=contradicted,
-        suspect=suspect_cells(
+        suspect=upheld
+        | suspect_cells(
             markers,
             values,
             labels[found.reference],
