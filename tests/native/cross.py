@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
 CPU = KERNELS / "cpu"
 ZIG = [sys.executable, "-m", "ziglang", "c++"]
-FLAGS = ["-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
 QUICK = ["-O0", "-g0", "-fno-sanitize=undefined"]
+FLAGS = ["-std=c++17", *QUICK, "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", f"-I{CPU}"]
 SETS = {
     "x86_64-windows-gnu": ["v4", "v3", "v2"],
     "aarch64-macos": ["neon"],
@@ -58,7 +58,7 @@ def compile_objects(target: str, folder: Path) -> list[Path]:
     def compile_one(numbered: tuple[int, tuple[Path, list[str]]]) -> Path:
         number, (path, own) = numbered
         out = folder / f"{path.stem}-{number}.o"
-        command = [*ZIG, "-target", target, *FLAGS, *QUICK, *own, "-c", str(path), "-o", str(out)]
+        command = [*ZIG, "-target", target, *FLAGS, *own, "-c", str(path), "-o", str(out)]
         subprocess.run(command, check=True)
         return out
 
