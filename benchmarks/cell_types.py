@@ -59,7 +59,8 @@ from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import Marker, levels_of_draws, log_factors, telling
+from dpmix.populations.types.levels import levels_of_draws
+from dpmix.populations.types.markers import Marker, log_factors, telling
 from dpmix.populations.types.types import (
     TYPE_DRAWS,
     Types,

@@ -48,7 +48,8 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.cells import assess_cells, other_cells
-from dpmix.populations.types.levels import Marker, levels_of_draws, telling
+from dpmix.populations.types.levels import levels_of_draws
+from dpmix.populations.types.markers import Marker, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,

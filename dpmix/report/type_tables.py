@@ -26,7 +26,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.result import Gating
 from dpmix.populations.types.cells import CONTRADICTED
-from dpmix.populations.types.levels import Marker
+from dpmix.populations.types.markers import Marker
 from dpmix.populations.types.types import Types
 from dpmix.report.labels import shown
 from dpmix.system.console import percent

@@ -7,7 +7,8 @@ import pytest
 
 from dpmix.populations.types import cells, types
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
-from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors, telling
+from dpmix.populations.types.levels import fit_levels
+from dpmix.populations.types.markers import DOUBT, log_factors, telling
 from dpmix.populations.types.types import (
     component_fits,
     component_shares,

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from dpmix.populations.types import levels
-from dpmix.populations.types.levels import (
-    DOUBT,
-    Marker,
-    distinguished,
-    fit_levels,
-    levels_of_draws,
-    log_factors,
-    with_base,
-)
+from dpmix.populations.types.levels import fit_levels, levels_of_draws
+from dpmix.populations.types.markers import DOUBT, Marker, distinguished, log_factors, with_base
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)

@@ -9,7 +9,8 @@ import pytest
 
 from dpmix.inputs.controls import Control
 from dpmix.populations.events.phenotypes import levels
-from dpmix.populations.types.levels import DOUBT, fit_levels, log_factors
+from dpmix.populations.types.levels import fit_levels
+from dpmix.populations.types.markers import DOUBT, log_factors
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)

@@ -14,7 +14,7 @@ passes the cell, a wrong cell leaves this component without a type, and a right 
 both need an unknown type next to the row, and a wrong cell needs an error of the table, too. A component is
 of the row that explains at least half of its events, and fails a cell if fewer than half of them pass. The
 components of a row that fail the fewest cells decide: a contradicted cell that none of them fails is
-**upheld** if most draws say so. It is used, and divides like the cells of `levels.telling`.
+**upheld** if most draws say so. It is used, and divides like the cells of `markers.telling`.
 
 N events, R rows, M markers, T draws, K components.
 """
@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.types.levels import DOUBT, LEAST_EVENTS, Bools, Marker, each_cell, log_factors
+from dpmix.populations.types.markers import DOUBT, LEAST_EVENTS, Bools, Marker, each_cell, log_factors
 
 CONTRADICTED, ROUNDS = 0.25, 3
 OWN = 0.05  # events of a row alone, per unknown event that it gains without a cell: below, this is suspect
@@ -92,7 +92,7 @@ def assess_cells(
     doubt : float64 [R, M]
         Doubt that the table states; NaN where it states none.
     tells : bool [R, M]
-        Cells that divide similar types (`levels.telling`), which are not contradicted.
+        Cells that divide similar types (`markers.telling`), which are not contradicted.
     labels : sequence of int64 [N]
         Component of each event in each of T draws.
     """

@@ -3,7 +3,7 @@
 Exchanged names leave no contradiction: rows lose their events to unknown, or to other rows. So the table is
 compared with itself. A component has the level of its median in each channel, with a threshold for all rows
 (`levels.start_of`), and the weight w_h, its share of the events. With F_r(h) its evidence for row r
-(`dpmix.populations.types.levels`), the fit of the table is
+(`dpmix.populations.types.markers`), the fit of the table is
 
     sum_h w_h log (1 + sum_r F_r(h)) / (R + 1).
 
@@ -33,15 +33,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.types.levels import (
-    APART,
+from dpmix.populations.types.levels import APART, start_of
+from dpmix.populations.types.markers import (
     CHANCE,
     DOUBT,
     LEAST_EVENTS,
     Bools,
     Marker,
     distinguished,
-    start_of,
+    log_factor,
 )
 
 GAIN = 0.1  # nats for an event
@@ -136,7 +136,6 @@ def _cells(marker: Marker, medians: Array, weights: Array) -> _Cells:
     logs, passed = np.zeros(size), np.ones(size, np.bool_)
     for r in np.flatnonzero(~marker.silent).tolist():
         q = marker.passes(medians, r)
-        b = np.clip(weights @ q, *CHANCE)
-        logs[r] = np.log((1.0 - DOUBT) * q / b + DOUBT * (1.0 - q) / (1.0 - b))
+        logs[r] = log_factor(q, float(np.clip(weights @ q, *CHANCE)), 1.0 - DOUBT)
         passed[r] = q > 0.5
     return _Cells(logs, passed)

@@ -5,7 +5,8 @@ for each row r of the table, because the level of a marker among T cells need no
 
 1. **Start.** The medians of the components in a channel, weighted by the root of their events so that large
    components do not decide alone, are cut into n groups with the least variance within groups. The boundaries
-   t0 are midway between the centres of the groups; g is the distance of the centres.
+   t0 are midway between the centres of the groups; g is the distance of the centres. A row may have a start
+   of its own (`dpmix.populations.types.row_starts`).
 2. **Context.** Each event counts with the probability that it passes all other cells of the row. Of the
    density h of these events, the threshold is the minimum of
 
@@ -33,26 +34,30 @@ step 2: a valley near c, or c itself. There, g is twice the distance of c from t
 that the softness does not depend on whether there are positive components. The standard deviation of step 4
 contains the standard error of c. A boundary between higher levels has no control.
 
-An event supports a cell by the factor p q / b + (1 - p)(1 - q) / (1 - b), with q the probability of the
-levels that the cell allows, b its mean over all events (the base rate) and 1 - p the doubt. A silent cell has
-the factor 1.
-
 N events, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.ndimage import gaussian_filter1d
 
 from dpmix.inputs.controls import Control
 from dpmix.model.mixture import Array, Ints
+from dpmix.populations.types.markers import (
+    LEAST_EVENTS,
+    Bools,
+    Marker,
+    distinguished,
+    each_cell,
+    level_numbers,
+    with_base,
+)
+from dpmix.populations.types.row_starts import own_starts, relative_height
 
-DOUBT = 0.02  # of a cell for which the table states none
 SHARPEST = 0.08  # least scale of the logistic, relative to the distance of two levels
 NEAR = 0.25  # standard deviation of a threshold around its start, relative to the distance of two levels
 FLAT = 0.02  # added to the relative density of a valley: no valley counts more than 1 / FLAT
@@ -64,125 +69,6 @@ LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the th
 APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
 BRIGHTER = 3.0  # standard deviations above the events that are on, where high begins without a high group
-LEAST_EVENTS = 20  # of a component whose median is used
-CHANCE = 0.02, 0.98  # range of base rates
-
-Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Marker:
-    """One marker of a table.
-
-    Attributes
-    ----------
-    allowed : bool [R, C]
-        Levels that each cell allows; all: it is silent.
-    thresholds, errors : float64 [R, C - 1]
-        Boundaries, ascending, and their standard deviations.
-    widths : float64 [C - 1]
-        Scales of the logistic.
-    gaps : float64 [C - 1]
-        Distances of the levels.
-    base : float64 [R]
-        Base rates of the cells.
-    others : tuple of Marker
-        The same marker in other draws; the probability of a level is the average.
-    """
-
-    allowed: Bools
-    thresholds: Array
-    errors: Array
-    widths: Array
-    gaps: Array
-    base: Array
-    others: tuple[Marker, ...] = ()
-
-    @property
-    def silent(self) -> Bools:
-        """Cells that say nothing, bool [R]."""
-        silent: Bools = np.asarray(self.allowed.all(axis=1))
-        return silent
-
-    @property
-    def alike(self) -> bool:
-        """True if all cells that say something are the same."""
-        spoken = self.allowed[~self.silent]
-        return bool((spoken == spoken[:1]).all())
-
-    @property
-    def separation(self) -> float:
-        """Distance of two levels in standard deviations of a component, the largest; 0: silent."""
-        return float(np.sqrt(np.max(self.gaps / self.widths, initial=0.0)))
-
-    def passes(self, values: Array, row: int) -> Array:
-        """Return the probability that events pass the cell of a row, float64 [N], from values [N]."""
-        found = self._passes(values, row)
-        for other in self.others:
-            found += other._passes(values, row)
-        return found / (1.0 + len(self.others))
-
-    def _passes(self, values: Array, row: int) -> Array:
-        z = (values[:, None] - self.thresholds[row]) / self.widths
-        above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
-        # Soft boundaries of different widths may cross, and a level would then have a negative probability.
-        above = np.minimum.accumulate(above, axis=1)
-        ends = np.pad(above, [(0, 0), (1, 1)], constant_values=0.0)
-        ends[:, 0] = 1.0
-        found: Array = (ends[:, :-1] - ends[:, 1:])[:, self.allowed[row]].sum(axis=1)
-        return found
-
-    def moved(self, deviate: float) -> Marker:
-        """Return the marker with all thresholds moved by some of their standard deviations."""
-        others = tuple(other.moved(deviate) for other in self.others)
-        return replace(self, thresholds=self.thresholds + deviate * self.errors, others=others)
-
-    def same(self, row: int) -> bytes:
-        """Return what the probabilities of a cell depend on, equal for equal cells."""
-        places = [one.thresholds[row].tobytes() for one in (self, *self.others)]
-        return b"".join([*places, self.allowed[row].tobytes()])
-
-
-def distinguished(levels: Bools) -> Bools:
-    """Return which of the levels that a column distinguishes its cells allow, bool [R, C].
-
-    A boundary between two of the four levels (off, low, on, high) is left out if no cell ends there, or if it
-    divides a cell and all cells that exclude each other remain distinguished.
-
-    Parameters
-    ----------
-    levels : bool [R, 4]
-        Cells of one marker (`dpmix.inputs.type_table.TypeTable`).
-    """
-    number = _numbers(levels)
-    return np.array([[row[number == c].any() for c in range(number.max() + 1)] for row in levels])
-
-
-def _numbers(levels: Bools) -> Ints:
-    """Return the distinguished level of each of the four, int64 [4]."""
-    spoken = levels[~levels.all(axis=1)]
-    sides: dict[tuple[int, ...], int] = {}
-    for b in range(3):
-        below, above = spoken[:, : b + 1].any(axis=1), spoken[:, b + 1 :].any(axis=1)
-        side = np.where(below & above, 2, above.astype(int))
-        if (side < 2).any():
-            sides.setdefault(tuple(side.tolist()), b)
-    graded = bool(len(spoken)) and bool((spoken[:, 1] & ~spoken[:, 2]).any())
-    if any(0 in side and 1 in side for side in sides) and not graded:
-        # In a column of + and ++ alone, without any -, all cells are above off.
-        sides = {side: b for side, b in sides.items() if {0, 1} <= {*side} or (b == 0 and {*side} == {1})}
-    for cut in list(sides):
-        others = [one for one in sides if one != cut]
-        if 2 in cut and others and _separated(others) == _separated(list(sides)):
-            del sides[cut]
-    return np.array([sum(level > b for b in sides.values()) for level in range(4)], np.int64)
-
-
-def _separated(sides: list[tuple[int, ...]]) -> set[tuple[int, int]]:
-    """Return the pairs of cells on different sides of a boundary."""
-    return {
-        (i, j) for side in sides for i, a in enumerate(side) for j, b in enumerate(side) if a == 0 and b == 1
-    }
 
 
 def fit_levels(
@@ -204,7 +90,7 @@ def fit_levels(
     known = {
         m: one
         for m, one in (controls or {}).items()
-        if np.diff(_numbers(levels[:, m]))[0]  # a cell tells off from the next level
+        if np.diff(level_numbers(levels[:, m]))[0]  # a cell tells off from the next level
     }
     bright = [_has_bright(column) for column in levels.swapaxes(0, 1)]
     starts = [
@@ -213,6 +99,12 @@ def fit_levels(
         )
         for m in range(values.shape[1])
     ]
+    # A marker that says nothing has a separation below 1. A control is for all rows.
+    movable = [
+        0 if m in known or start.separation < 1.0 else len(start.gaps) - bright[m]
+        for m, start in enumerate(starts)
+    ]
+    starts = own_starts(starts, values, labels, levels, movable)
     markers = list(starts)
     edges = [_edges(column, known.get(m)) for m, column in enumerate(values.T)]
     # The context of a threshold is made of the other thresholds of the row, so both are computed in turn.
@@ -258,73 +150,9 @@ def levels_of_draws(
     return tuple(with_base(marker, values[:, m]) for m, marker in enumerate(joined))
 
 
-def with_base(marker: Marker, values: Array) -> Marker:
-    """Return the marker with base rates from events [N]."""
-    base = np.ones(len(marker.allowed))
-    for r, passed in each_cell(marker, values, ~marker.silent):
-        base[r] = passed.mean()
-    return replace(marker, base=np.clip(base, *CHANCE))
-
-
-def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Array:
-    """Return the log of the evidence of events for the rows, float64 [N, R]; unknown would have 0.
-
-    Parameters
-    ----------
-    markers : tuple of Marker
-    values : float64 [N, M]
-    right : float64 [R, M]
-        p, the probability that a cell is right.
-    """
-    total = np.zeros((len(values), len(right)))
-    for m, marker in enumerate(markers):
-        for r, q in each_cell(marker, values[:, m], ~marker.silent):
-            p, b = right[r, m], marker.base[r]
-            total[:, r] += np.log(p * q / b + (1.0 - p) * (1.0 - q) / (1.0 - b))
-    return total
-
-
-def each_cell(marker: Marker, values: Array, rows: Bools) -> Iterator[tuple[int, Array]]:
-    """Yield each of some rows [R], and the probability that events [N] pass its cell."""
-    done: dict[bytes, Array] = {}
-    for r in np.flatnonzero(rows).tolist():
-        # Most rows of a large table share cells and thresholds: each probability is computed once.
-        key = marker.same(r)
-        if key not in done:
-            done[key] = marker.passes(values, r)
-        yield r, done[key]
-
-
-def telling(levels: Bools) -> Bools:
-    """Return the cells that divide types which are otherwise alike, bool [R, M].
-
-    Such a cell alone tells its row from another one: the other has no cell in the other markers that excludes
-    the row, and in this marker it allows a level that the row does not. Or the cell is the same in a row that
-    differs in one other marker, and alone tells that row from a third: three of the four quadrants of two
-    markers have a row, and the cells towards the fourth divide, too. Markers with other cells than - and +
-    are left out, because boundaries between higher levels are uncertain.
-
-    Parameters
-    ----------
-    levels : bool [R, M, 4]
-        Cells of the table.
-    """
-    excluded = ~(levels[:, None] & levels[None]).any(axis=3)  # [R, R, M]
-    beyond = (~levels[:, None] & levels[None]).any(axis=3)
-    same = (levels[:, None] == levels[None]).all(axis=3)
-    number = excluded.sum(axis=2, keepdims=True)  # of the markers in which two rows exclude each other
-    alone = ((number - excluded == 0) & beyond).any(axis=1)
-    on = levels[..., 1:]
-    plain = (
-        levels.all(axis=2) | (on.all(axis=2) != levels[..., 0]) & (on.all(axis=2) == on.any(axis=2))
-    ).all(axis=0)
-    found: Bools = (alone | ((number <= 1) & same & alone[None]).any(axis=1)) & plain
-    return found
-
-
 def _has_bright(levels: Bools) -> bool:
     """Return whether a column distinguishes high from on, and on from a lower level."""
-    number = _numbers(levels)
+    number = level_numbers(levels)
     return bool(number[3] > number[2] > number[0])
 
 
@@ -335,7 +163,7 @@ def _named(levels: Bools) -> Ints:
     """
     spoken = levels[~levels.all(axis=1)]
     low, high = ((spoken[:, level] & ~spoken[:, 2]).any() for level in (1, 3))
-    return _numbers(levels)[[True, bool(low), True, bool(high)]]
+    return level_numbers(levels)[[True, bool(low), True, bool(high)]]
 
 
 def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
@@ -423,7 +251,7 @@ def _with_bright(start: Marker, values: Array, labels: Ints, context: Array) -> 
         own = values[labels == h]
         place = float(np.median(own))
         found.append((place, 1.4826 * float(np.median(np.abs(own - place))), float(np.sqrt(sizes[h]))))
-    if not (found := [one for one in found if one[0] > start.thresholds[0, -2]]):
+    if not (found := [one for one in found if one[0] > np.median(start.thresholds[:, -2])]):
         return start
     places, spreads, weights = np.array(found).T
     spread = float(np.sqrt(np.average(spreads**2, weights=weights)))
@@ -522,9 +350,7 @@ def _threshold(
     bandwidth = 0.74 * min(2.0 * near, spread) * effective**-0.2
     density = gaussian_filter1d(counts, max(bandwidth / (centres[1] - centres[0]), 1.0), mode="constant")
     density += LEAK * density.max()  # events that fail another cell make no valley
-    below = np.maximum.accumulate(density)
-    above = np.maximum.accumulate(density[::-1])[::-1]
-    objective = np.log(density / np.minimum(below, above) + FLAT) + ((centres - start) / near) ** 2 / 2.0
+    objective = np.log(relative_height(density) + FLAT) + ((centres - start) / near) ** 2 / 2.0
     chance = np.exp(SURE * (objective.min() - objective))
     chance /= chance.sum()
     middle = float(chance @ centres)

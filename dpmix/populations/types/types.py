@@ -1,7 +1,7 @@
 """Cell types of events: a table of cell types applied to the draws of a run.
 
 In a draw, event x belongs to component h with probability P(h | x). With F_r(x) the evidence of x for row r
-of the table (`dpmix.populations.types.levels`; 1 for the unknown type), and theta_hr the share of type r in
+of the table (`dpmix.populations.types.markers`; 1 for the unknown type), and theta_hr the share of type r in
 component h,
 
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
@@ -23,7 +23,7 @@ event by
     k_hr   = prod a^2 / (a^2 + (1 - a)^2),
     1 - (1 - k_r(x)) (1 - k_hr),
 
-the products over the cells that divide types which are otherwise alike (`levels.telling`) or that are upheld
+the products over the cells that divide types which are otherwise alike (`markers.telling`) or that are upheld
 (`dpmix.populations.types.cells`, on cells that the data contradict), and over the other cells
 (`cells.other_cells`) but the one with the least factor: a single cell can be wrong for a part of a type, or
 its marker have a background there, while a population that fails two cells is of another type. (With all
@@ -73,14 +73,8 @@ from dpmix.populations.events.proportions import posterior
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import (
-    Marker,
-    each_cell,
-    levels_of_draws,
-    log_factors,
-    telling,
-    with_base,
-)
+from dpmix.populations.types.levels import levels_of_draws
+from dpmix.populations.types.markers import Marker, each_cell, log_factors, telling, with_base
 from dpmix.runs.effective_size import MIN_DRAWS, r_hat_and_ess
 from dpmix.system.progress import ProgressLog
 
