@@ -26,7 +26,7 @@ def sample(places: Array = PLACES, sizes: Array = SIZES) -> tuple[Array, Array]:
 
 def cd8_of(table: Array, places: Array = PLACES, sizes: Array = SIZES) -> Array:
     """Thresholds of CD8 in each row, float64 [R]."""
-    values, _ = sample(places, sizes)
+    values, labels = sample(places, sizes)
     found: Array = fit_levels(values, labels, table)[1].thresholds[:, 0]
     return found
 
