@@ -102,7 +102,7 @@ def revision(path: Path) -> str:
         raise ConfigError([f"{path.name}: cannot be read: {error.strerror}"]) from None
 
 
-def open_judging(live: Live, path: Path, known: Judging | None, held: HeldDevices | None = None) -> Judging:
+def open_judging(live: Live, path: Path, known: Judging | None, held: HeldDevices | None) -> Judging:
     """Return the judgements of a file, and the posterior at all events of the run.
 
     Parameters
