@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import vecchia_forms
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift.covariance import Covariance
@@ -132,11 +132,6 @@ def table_budget() -> str:
     engine, memory = f"CPU, threads: {own['threads']}", f"{most * POINT_BYTES / 1e9:.0f} GB"
     lines.append(f"| {engine} | {last['points']:,} | {last['seconds']:.0f} | {most:,.0f} | {memory} |")
     return "\n".join([*lines, "| CUDA | not measured: no GPU was available | | | |"]) + "\n"
-
-
-def source() -> str:
-    """Return command, machine and date."""
-    return said("drift_speed", packages=("dpmix", "numpy", "scipy", "numba"))
 
 
 def main() -> None:
