@@ -21,7 +21,7 @@ QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 PACKAGES = ("numpy", "scipy", "scikit-learn")
-OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "numba")
+OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda")
 LOAD_BEFORE = os.getloadavg()[0]
 
 
