@@ -157,7 +157,8 @@ class Run:
     @property
     def data_warnings(self) -> tuple[str, ...]:
         """Warnings about the data files of the run."""
-        return tuple(map(str, self._mapping("report").get("warnings", [])))
+        report = self._mapping("report") if "report" in self.attributes else {}
+        return tuple(map(str, report.get("warnings", [])))
 
     @property
     def versions(self) -> dict[str, str]:
