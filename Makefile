@@ -34,7 +34,7 @@ help:
 	@echo "make bench      the tables of docs/benchmarks, half an hour on two cores; QUICK=1: a check of the scripts"
 	@echo "make guard      some times next to the committed ones, in a minute; fails where one has tripled"
 	@echo "make bench-cpu  speed of the CPU engine, next to sgemm and scikit-learn (12 minutes)"
-	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, next to NumPy and Numba; of recordings (15 minutes)"
+	@echo "make bench-drift  speed of the Gaussian processes of dpmix drift, and of recordings (15 minutes)"
 	@echo "make bench-gpu  tests, limits, kernels, sweeps of the CUDA engine on this machine's GPU"
 	@echo "make gpu-kit    a folder that does this on a GPU machine without a network; KIT_PYTHON: a Python 3.12"
 	@echo "make gpu-rehearsal  gpu-kit for this Python, and its run on an emulated GPU; KIT_DPMIX: a wheel of dpmix"
@@ -154,7 +154,7 @@ bench-cpu: $(VENV)/installed
 	$(BIN)/python benchmarks/sampler.py
 	$(BIN)/python benchmarks/cpu.py
 
-bench-drift: $(VENV)/peers
+bench-drift: $(VENV)/installed
 	$(BIN)/python benchmarks/drift_speed.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/drift_local_speed.py $(if $(QUICK),--quick)
 	$(BIN)/python benchmarks/drift_blocks.py $(if $(QUICK),--quick)

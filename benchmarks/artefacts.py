@@ -16,7 +16,6 @@ euroflow_optimal were not looked at.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import pyarrow.parquet
 import yaml
 from clusterings import Events
 from gating import TOOLS
-from record import DPMIX, read_results, said, write_results
+from record import DPMIX, plain_arguments, read_results, said, write_results
 
 LABELLED = TOOLS.parent / "data" / "labelled"
 ARTEFACTS = ("debris", "doublet", "other type of")  # in names of labels
@@ -146,7 +145,7 @@ def page() -> str:
 
 def main() -> None:
     """Measure all sets and write results/artefacts.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = plain_arguments(__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     asked = parser.parse_args()
     if not LABELLED.is_dir():

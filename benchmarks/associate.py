@@ -32,7 +32,6 @@ Comput. 15:53). The sets are in ../shared/data, next to the checkout; without th
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -44,7 +43,7 @@ from pathlib import Path
 
 import numpy as np
 from gating import TOOLS, tools
-from record import FOLDER, PICTURES, said, write_results
+from record import FOLDER, PICTURES, plain_arguments, write_results
 from scipy import optimize, special, stats
 
 from dpmix.association.design import Contrast, make_design
@@ -621,10 +620,6 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def source(name: str = "associate") -> str:
-    return said(name)
-
-
 def draw_power() -> None:
     """Draw docs/pictures/power.png from the results."""
     from matplotlib.figure import Figure
@@ -684,9 +679,7 @@ def measure_counts(n: int, rscript: str | None) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--cohorts", type=int, default=2, help="cohorts of each size and fold")
     parser.add_argument("--panels", type=int, default=32, help="cohorts of each cell of the medians")
     parser.add_argument(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from mixtures import sample
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.base import Engine
@@ -84,11 +84,6 @@ def summary(times: dict[str, Array]) -> dict[str, Any]:
             name: round(float(ratio), 3) for name, ratio in ratios.items() if name != "pooled"
         },
     }
-
-
-def notes() -> str:
-    """Command, machine and date of the committed results."""
-    return said("cohort", packages=("dpmix", "numpy")) + "\n"
 
 
 def table() -> str:

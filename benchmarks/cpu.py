@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from mixtures import Kind, Parameters, Sample, sample
-from record import read_results, said, write_results
+from record import plain_arguments, read_results, said, write_results
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -341,9 +341,7 @@ def in_brief(results: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="small samples; the bars mean nothing then")
     parser.add_argument("--sgemm", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)

@@ -24,8 +24,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from gpu_page import table
 from mixtures import sample
-from record import write_results
+from record import read_results, said, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines import exact
@@ -115,6 +116,42 @@ def measure(n_chunks: int, n_devices: int) -> dict[str, float | int]:
         return found
     finally:
         engine.close()
+
+
+def page() -> str:
+    """Return the table of calls and times."""
+    header = ["chunks", "devices"]
+    for of in ("draw", "E step"):
+        header += [f"{of}: calls", "processor, ms", "in threads of devices", "sums", "elapsed, ms"]
+    rows = []
+    for row in read_results("cuda_host")["results"]:
+        cells = [row["chunks"], row["devices"]]
+        for of in ("draw", "expect"):
+            cells += [row[f"{of}_calls"], *times_of(row, of, "processor", "threads", "sums", "elapsed")]
+        rows.append(cells)
+    return table(header, rows) + f"\n{said('cuda_host', packages=('dpmix', 'pycuda'))}\n"
+
+
+def critical_path() -> str:
+    """Return the serial part of a pass, the time in the thread of a device, and their sum."""
+    header = ["devices"]
+    for of in ("draw", "E step"):
+        header += [f"{of}: engine's thread, ms", "thread of a device", "derived elapsed"]
+    most = max(row["chunks"] for row in read_results("cuda_host")["results"])
+    rows = [
+        [
+            row["devices"],
+            *(t for of in ("draw", "expect") for t in times_of(row, of, "serial", "device", "derived")),
+        ]
+        for row in read_results("cuda_host")["results"]
+        if row["chunks"] == most
+    ]
+    return table(header, rows)
+
+
+def times_of(row: dict[str, float], of: str, *names: str) -> list[str]:
+    """Return the milliseconds of a row as text."""
+    return [f"{row[f'{of}_{what}_ms']:.2f}" for what in names]
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.drift import fit as fitting
@@ -169,11 +169,6 @@ def table_times() -> str:
     for row in read_results("drift_blocks")["results"]["times"]:
         lines.append(f"| {row['blocks']:,} | {' | '.join(f'{row[key]:.2g}' for key in keys)} |")
     return "\n".join(lines) + "\n"
-
-
-def source() -> str:
-    """Return command, machine and date."""
-    return said("drift_blocks", packages=("dpmix", "numpy", "scipy"))
 
 
 def main() -> None:

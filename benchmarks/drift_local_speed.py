@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 
 from dpmix.drift.covariance import CORRELATIONS
 from dpmix.drift.local import DESIGN, LOCAL_SDS
@@ -55,11 +55,6 @@ def sentence() -> str:
         f"took {own['seconds']:.0f} seconds by the clock and {own['processor_seconds']:.0f} seconds of the "
         f"processor ({own['threads']} threads).\n"
     )
-
-
-def source() -> str:
-    """Return command, machine and date."""
-    return said("drift_local_speed", packages=("dpmix", "numpy"))
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import recording_rules as rules
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 from sklearn.metrics import adjusted_rand_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 
@@ -286,10 +286,6 @@ def table_gates() -> str:
         cells = [f"{row[key]:.3f}" for key in ("without drift", "with drift", "corrected")]
         lines.append(f"| {row['size']:g} | {row['n']} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def source(name: str = "drift_proof") -> str:
-    return said(name, packages=("dpmix", "numpy", "scipy", "scikit-learn"))
 
 
 def measure_many(files: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import DPMIX, arguments, read_results, said, write_results
+from record import DPMIX, arguments, read_results, write_results
 
 from dpmix.drift.summaries import block_starts
 from dpmix.inputs.fcs.data import write_fcs
@@ -84,11 +84,6 @@ def table() -> str:
         sizes = f"{row['memory'] / 1e6:.0f} | {row['output'] / 1e6:.1f}"
         lines.append(f"| {row['events']:,} | {row['blocks']:,} | {times} | {sizes} |")
     return "\n".join(lines) + "\n"
-
-
-def source() -> str:
-    """Return command, machine and date."""
-    return said("drift_recording", packages=("dpmix", "numpy", "scipy"))
 
 
 def main() -> None:

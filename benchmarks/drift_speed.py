@@ -3,12 +3,8 @@
     python benchmarks/drift_speed.py [--quick] [--minutes 1]
 
 It takes about four minutes with the default, and 15 with `--minutes 10`. One pass is the log likelihood, its
-gradient and the expected information for m = 30 neighbours (Matern 3/2), the quantities of one step of Fisher
-scoring in GpGp. The R package GpGp itself is not compared: it is on CRAN and not among Debian's packages. In
-its place are the same formulas in NumPy and SciPy, point by point, and in Numba with plain loops
-(vecchia_forms.py). Both run over some of the points, and must give the sums of dpmix for 1,000 points before
-anything is timed. All use one thread; the contenders take turns, and the fastest of three rounds counts,
-because others may use the machine.
+gradient and the expected information for m = 30 neighbours (Matern 3/2), in one thread; the fastest of three
+counts, because others may use the machine.
 
 The budget is the largest number of points whose covariance is fitted within an hour. Fits grow by factors of
 two until the next one would take longer than `--minutes`. The law is time = c n, as the growth of a pass
@@ -21,15 +17,12 @@ import time
 from typing import Any
 
 import numpy as np
-import vecchia_forms
-from record import arguments, read_results, said, write_results
-from threadpoolctl import threadpool_limits
+from record import arguments, read_results, write_results
 
 from dpmix.drift.covariance import Covariance
 from dpmix.drift.fit import SignalPrior, fit
 from dpmix.drift.likelihood import likelihood
 from dpmix.drift.points import Points, make_points
-from dpmix.engines.cpu import instruction_sets
 from dpmix.system.cores import usable_cores
 
 M = 30
@@ -43,38 +36,6 @@ def recording(n: int) -> Points:
     random = np.random.default_rng(n)
     times = np.sort(random.uniform(0.0, 100.0, n))
     return make_points(times, np.sin(times) + 0.1 * random.standard_normal(n), np.full(n, 0.1), M)
-
-
-def compare(n: int, in_numpy: int, in_numba: int, rounds: int) -> dict[str, Any]:
-    """Return microseconds per point of dpmix, Numba and NumPy in one thread."""
-    isa, compiled = instruction_sets()[0], vecchia_forms.numba_form()
-    parameters = np.array([COVARIANCE.variance, COVARIANCE.range, COVARIANCE.nugget])
-
-    def in_loops(points: Points, chosen: np.ndarray) -> np.ndarray:
-        sums = np.zeros(vecchia_forms.N_SUMS)
-        compiled(points.times, points.values, points.errors**2, points.neighbours, chosen, parameters, sums)
-        return sums
-
-    small, every = recording(1_000), np.arange(1_000)
-    expected = vecchia_forms.native(small, COVARIANCE, isa)
-    for found in (vecchia_forms.numpy_form(small, COVARIANCE, every), in_loops(small, every)):
-        np.testing.assert_allclose(found, expected, rtol=1e-8)
-    points = recording(n)
-    some = {name: np.linspace(0, n - 1, k).astype(np.int64) for name, k in (("a", in_numpy), ("b", in_numba))}
-    contenders = {
-        "dpmix": (n, lambda: vecchia_forms.native(points, COVARIANCE, isa)),
-        "Numba": (in_numba, lambda: in_loops(points, some["b"])),
-        "NumPy": (in_numpy, lambda: vecchia_forms.numpy_form(points, COVARIANCE, some["a"])),
-    }
-    best = dict.fromkeys(contenders, np.inf)
-    with threadpool_limits(1, "blas"):
-        for _ in range(rounds):
-            for name, (count, run) in contenders.items():
-                started = time.process_time()
-                run()
-                best[name] = min(best[name], (time.process_time() - started) / count * 1e6)
-    print(best, flush=True)
-    return {"points": n, "neighbours": M, "microseconds": best}
 
 
 def grow(sizes: list[int], rounds: int) -> list[dict[str, float]]:
@@ -105,15 +66,6 @@ def budget(first: int, minutes: float, threads: int) -> dict[str, Any]:
     return {"threads": threads, "fits": rows, "points_in_an_hour": HOUR / per_point}
 
 
-def table_pass() -> str:
-    """Return the table of one pass."""
-    own = read_results("drift_speed")["results"]["pass"]
-    lines = ["| form | microseconds per point | times dpmix |", "| --- | --- | --- |"]
-    for name, value in own["microseconds"].items():
-        lines.append(f"| {name} | {value:.2f} | {value / own['microseconds']['dpmix']:.0f} |")
-    return "\n".join(lines) + "\n"
-
-
 def table_growth() -> str:
     """Return the table of growth with the number of points."""
     rows = read_results("drift_speed")["results"]["growth"]
@@ -134,18 +86,12 @@ def table_budget() -> str:
     return "\n".join([*lines, "| CUDA | not measured: no GPU was available | | | |"]) + "\n"
 
 
-def source() -> str:
-    """Return command, machine and date."""
-    return said("drift_speed", packages=("dpmix", "numpy", "scipy", "numba"))
-
-
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="of the longest fit (1)")
     given = parser.parse_args()
     quick = given.quick
     results = {
-        "pass": compare(2_000 if quick else 100_000, 200 if quick else 5_000, 1_000 if quick else 20_000, 3),
         "growth": grow([1_000, 2_000] if quick else [10_000, 100_000, 1_000_000], 3),
         "budget": budget(1_000 if quick else 200_000, 0.001 if quick else given.minutes, usable_cores()),
     }

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from plots import COLOURS, panels, significant
-from record import DPMIX, ROOT, arguments, read_results, said, write_results
+from record import DPMIX, ROOT, arguments, read_results, write_results
 
 from dpmix.config.load import load_config
 from dpmix.config.schema import Config
@@ -149,11 +149,6 @@ def tell(found: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------- showing
-
-
-def notes(name: str = "end_to_end") -> str:
-    """Command, machine and date of the committed results."""
-    return said(name) + "\n"
 
 
 def table() -> str:

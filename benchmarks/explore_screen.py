@@ -29,11 +29,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from explore_errors import sample
 from record import DPMIX, arguments, read_results, said, write_results
 
 MOST, SHOWN, NEAREST = 540, (100, 300, 500), 5
 EVENTS = (100_000, 1_000_000)
+DIM, POPULATIONS, SHARE, SEED = 20, 4, 0.005, 1
 SETTINGS = {
     "data": {"files": ["events.npy"]},
     "model": {"components": 32},
@@ -80,6 +80,23 @@ def served(folder: Path) -> Iterator[Page]:
     finally:
         process.terminate()
         process.wait()
+
+
+def sample(n_events: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return events on the standardised scale, and 1 for events of the rare population, otherwise 0.
+
+    The rare population differs from another one in two channels.
+    """
+    random = np.random.default_rng(SEED)
+    means = random.uniform(-2.0, 2.0, (POPULATIONS, DIM))
+    means = np.vstack([means, means[0]])
+    means[-1, :2] += [2.0, -2.0]
+    rare = int(SHARE * n_events)
+    labels = np.concatenate([random.integers(0, POPULATIONS, n_events - rare), np.full(rare, POPULATIONS)])
+    random.shuffle(labels)
+    events = means[labels] + 0.4 * random.standard_normal((n_events, DIM))
+    standardised = ((events - events.mean(axis=0)) / events.std(axis=0)).astype(np.float32)
+    return standardised, (labels == POPULATIONS).astype(float)
 
 
 def make_run(folder: Path, n_events: int) -> np.ndarray:

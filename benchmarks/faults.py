@@ -7,14 +7,13 @@ The table goes into docs/explanation/validation.md.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from record import machine
+from record import machine, plain_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "validation.md"
@@ -37,9 +36,7 @@ class Outcomes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     kills = parser.parse_args().kills
     os.environ["DPMIX_FAULT_KILLS"] = str(kills)

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from record import DPMIX, ROOT, arguments, read_results, said, write_results
+from record import DPMIX, ROOT, arguments, read_results, write_results
 
 from dpmix.config.load import load_config
 from dpmix.runs.reader import open_run
@@ -102,11 +102,6 @@ def measured(quick: bool) -> list[Row]:
             rows.append(followed(name, file))
             print(name, rows[-1].get("channels") or rows[-1]["error"], flush=True)
     return rows
-
-
-def notes() -> str:
-    """Return the sentence on machine and date, for the page."""
-    return said("files", packages=("dpmix", "numpy"))
 
 
 def table() -> str:

@@ -8,7 +8,6 @@ measured for the command ``dpmix gate`` as a process, with reading, tables, figu
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from mixtures import sample
-from record import DPMIX, write_results
+from record import DPMIX, plain_arguments, write_results
 
 N, D, K, DRAWS = 1_000_000, 14, 128, 100
 POPULATIONS = 24  # normals that the events come from, some next to each other
@@ -26,9 +25,7 @@ BARS = {"seconds": 180.0, "memory_gb": 1.5, "report_mb": 10.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 from clusterings import METHODS, PEERS, Events, Ints, matches
 from labelled_runs import Gated, agreement, gated
-from record import FOLDER, said, write_results
+from record import FOLDER, plain_arguments, said, write_results
 
 TOOLS = Path(__file__).resolve().parents[2] / "shared" / "tools"
 OLDER = ("flowsom_68983", "gvhd", "multicenter_cytof", "barcode", "pbmc_cytomem", "dlbcl", "hipc")
@@ -331,9 +331,7 @@ def _some_of(text: str, known: Sequence[str], groups: dict[str, Sequence[str]]) 
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--only", default="peers,dpmix", help=f"of all, peers, none, {', '.join(METHODS)}")
     parser.add_argument("--sets", default="all", help=f"of all, older, {', '.join(SETS)}")
     parser.add_argument("--samples", type=int, help="first samples of each set (default: all)")

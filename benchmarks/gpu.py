@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpu_record import Record, read, write
+from gpu_output import Record, read, write
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent  # the checkout, or the kit

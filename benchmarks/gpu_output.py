@@ -1,8 +1,12 @@
-"""The options, the time and the results of a stage of gpu.py. This module needs no package."""
+"""The record of a GPU run, and the options, the time and the results of a stage of gpu.py.
+
+The record is one JSON file, which the runner and its stages write in turn. This module needs no package.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import threading
@@ -11,9 +15,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_record import read, write
-
 Thing = TypeVar("Thing")
+Record = dict[str, Any]
+
+
+def read(path: Path) -> Record:
+    record: Record = json.loads(path.read_text())
+    return record
+
+
+def write(path: Path, record: Record) -> None:
+    """Replace the file; a process killed at any moment leaves the old one or the new one."""
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(json.dumps(record, indent=1) + "\n")
+    unfinished.replace(path)
 
 
 class Output:

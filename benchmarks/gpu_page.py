@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from gpu_counters import BUSY, STALLS
 from gpu_floors import UNITS, Floor, Shape, floor
-from gpu_metrics import BUSY, STALLS
-from gpu_record import Record, read
+from gpu_output import Record, read
 
 COMMITTED = Path(__file__).parent / "results" / "gpu.json"
 NOT_MEASURED = "Not measured yet.\n"

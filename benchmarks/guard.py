@@ -10,7 +10,6 @@ lost its vectors. Smaller differences may be other work on a shared machine: a r
 
 from __future__ import annotations
 
-import argparse
 import logging
 import tempfile
 from contextlib import closing
@@ -21,7 +20,7 @@ import cpu
 import numpy as np
 import yaml
 from mixtures import sample
-from record import FOLDER, in_words, machine, read_results, write_results
+from record import FOLDER, in_words, machine, plain_arguments, read_results, write_results
 from rich.console import Console
 from rich.table import Table
 from sampler import some_stats
@@ -135,9 +134,7 @@ def show(seconds: dict[str, float], committed: dict[str, Any] | None) -> list[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--record", action="store_true", help="write the times as those to compare with")
     record = parser.parse_args().record
     logging.disable(logging.WARNING)

@@ -10,7 +10,6 @@ back whenever it wants them). What the process takes is read from /proc five tim
 
 from __future__ import annotations
 
-import argparse
 import resource
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from record import DPMIX, write_results
+from record import DPMIX, plain_arguments, write_results
 
 from dpmix import open_run
 from dpmix.config.engine import EngineConfig
@@ -34,9 +33,7 @@ WATCHED = ("VmRSS", "RssAnon", "RssFile", "VmData")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--events", type=int, default=200_000_000)
     parser.add_argument("--memory-limit", default="4 GB")

@@ -11,7 +11,6 @@ to name it and say what to do, and what it says has to work. Each size keeps its
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import yaml
 from large import require_disk, watched
-from record import DPMIX, write_results
+from record import DPMIX, plain_arguments, write_results
 
 import dpmix
 
@@ -73,9 +72,7 @@ def meet_broken_file(folder: Path, command: list[str]) -> tuple[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--events", type=int, default=20_000, help="of each file")
     parser.add_argument("--channels", type=int, help="of each file, drawn from the model")

@@ -39,7 +39,7 @@ import numpy as np
 from clusterings import Events, Ints
 from mixtures import Parameters
 from plots import COLOURS, panels, significant
-from record import arguments, in_words, read_results, said, write_results
+from record import arguments, in_words, read_results, write_results
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from threadpoolctl import threadpool_limits
@@ -462,11 +462,6 @@ def tell(name: str, contender: str, found: dict[str, Any]) -> None:
 
 SECONDS = ("seconds per iteration", "seconds", "processor seconds")
 SHOWN = {"mean_f1": ("mean F1", ".2f"), "ari": ("ARI", ".2f"), "seconds": ("seconds to populations", ",.1f")}
-
-
-def notes() -> str:
-    """Command, machine and date of the committed results."""
-    return said("peers") + "\n"
 
 
 def table_density(name: str) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 from mass_cytometry import mass_cytometry
+from record import plain_arguments
 
 from dpmix.config.compare import RESUMABLE, differences
 from dpmix.config.load import parse_config
@@ -342,9 +343,7 @@ def fit(case: Case, folder: Path, options: Sequence[str] = ()) -> tuple[Path, fl
 
 def case_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that choose cases, their config and the folder of their runs."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = plain_arguments(description)
     parser.add_argument("cache", type=Path, metavar="CACHE", help="folder of the run files")
     parser.add_argument("--cases", default="*", help="names of the cases, a glob (default: all)")
     parser.add_argument("--most", type=int, default=BIG, help="events beyond which a case is left out")

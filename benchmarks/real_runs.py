@@ -13,7 +13,6 @@ must have, too. Runs stay in the folder RUNS, and a run that is there is not mad
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 from pathlib import Path
@@ -24,7 +23,7 @@ import yaml
 from gating import TOOLS, tools
 from in_process import gate_run
 from labelled_runs import MOST_RHAT, SHARE
-from record import DPMIX, FOLDER, read_results, said, write_results
+from record import DPMIX, FOLDER, plain_arguments, read_results, said, write_results
 
 from dpmix.runs.reader import open_run
 from dpmix.runs.verdict import NO_HELP
@@ -125,9 +124,7 @@ def page() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs")
     parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
     parser.add_argument("--only-runs", action="store_true", help="make the runs, and measure nothing")

@@ -21,7 +21,7 @@ QUICK_FOLDER = ROOT / "build" / "benchmarks"
 PICTURES = ROOT / "docs" / "pictures"
 DPMIX = [sys.executable, "-c", "from dpmix.cli import main; main()"]
 PACKAGES = ("numpy", "scipy", "scikit-learn")
-OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda", "numba")
+OPTIONAL_PACKAGES = ("torch", "flowsom", "phenograph", "pycuda")
 LOAD_BEFORE = os.getloadavg()[0]
 
 
@@ -64,13 +64,18 @@ def _installed(names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """The arguments that all benchmarks of `make bench` take; `doc` is the script's own."""
-    parser = argparse.ArgumentParser(
+def plain_arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser without arguments; `doc` is the script's own."""
+    return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--quick", action="store_true", help="small samples; results go to build/benchmarks")
-    return parser
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that all benchmarks of `make bench` take."""
+    made = plain_arguments(doc)
+    made.add_argument("--quick", action="store_true", help="small samples; results go to build/benchmarks")
+    return made
 
 
 def write_results(name: str, results: dict[str, Any], *, quick: bool = False) -> Path:

@@ -48,7 +48,7 @@ import yaml
 from clusterings import Events, Ints, matches
 from gating import TOOLS, tools
 from populations import shaped
-from record import DPMIX, FOLDER, read_results, said, write_results
+from record import DPMIX, FOLDER, plain_arguments, read_results, said, write_results
 
 COHORT = TOOLS.parent / "data" / "cohort_bcrxl"
 LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
@@ -355,9 +355,7 @@ def _cohort_cell(row: Row | None, gates: Sequence[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--only", default="plain,battery,sets,cohort", help="parts (default: %(default)s)")
     parser.add_argument("--label", default="after", help="name of these results (default: %(default)s)")
     parser.add_argument("--program", help="command of another version; not for the battery")

@@ -20,7 +20,7 @@ import cpu
 import numpy as np
 from mixtures import Sample, sample
 from plots import COLOURS, panels, significant
-from record import arguments, read_results, said, write_results
+from record import arguments, read_results, write_results
 from threadpoolctl import threadpool_limits
 
 from dpmix.engines.cpu import CpuEngine, instruction_sets
@@ -160,11 +160,6 @@ def memory_table() -> str:
     events = 4 * base["D"]
     text = f"D = {base['D']}, K = {base['K']}; an event itself is {events} bytes."
     return "\n".join([*lines, "", text]) + "\n"
-
-
-def notes() -> str:
-    """Command, machine and date of the committed results."""
-    return said("scaling", packages=("dpmix", "numpy")) + "\n"
 
 
 def draw(results: dict[str, Any], *, quick: bool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import ROOT, arguments, read_results, said, write_results
+from record import ROOT, arguments, read_results, write_results
 
 import dpmix
 
@@ -83,11 +83,6 @@ def table() -> str:
         cells = [f"{one[way][key]:,}" for key in HEADINGS.values() for way in WAYS]
         lines.append(f"| {name} | {of_all['events']:,} x {of_all['channels']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def notes() -> str:
-    """Command, machine and date of the committed results."""
-    return said("short_starts") + "\n"
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ events in gates. Writes the figures of the page to docs/pictures.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import re
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet
-from record import DPMIX, PICTURES, ROOT, read_results, said, write_results
+from record import DPMIX, PICTURES, ROOT, plain_arguments, read_results, said, write_results
 
 from dpmix.association.effects import EXPRESSION
 from dpmix.commands.associate import associate
@@ -163,9 +162,7 @@ def notes() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer sweeps; keeps the committed results")
     parser.add_argument("--folder", type=Path, help="keep the files here")
     options = parser.parse_args()

@@ -9,13 +9,12 @@ wrong_samplers.py, and `comparisons.calibration`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-from record import write_results
+from record import plain_arguments, write_results
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[1]
@@ -94,9 +93,7 @@ def sbc() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = plain_arguments(__doc__)
     parser.add_argument("what", choices=["controls", "sbc"])
     {"controls": controls, "sbc": sbc}[parser.parse_args().what]()
 

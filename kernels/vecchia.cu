@@ -42,7 +42,7 @@
 // Measured  vecchia_blocks_float, NVIDIA H200: 41.441 ms for 1,000,000 events, 0% of the floor; limited by float32 (model).
 // Limits    NEIGHBOURS 1 to 64; n below 2^31.
 // Equals    vecchia of kernels/cpu/vecchia.cpp within rounding; with _float, within the errors of
-//           benchmarks/drift_precision.py.
+//           docs/benchmarks/drift.md.
 // Source    Guinness (2021), Gaussian process learning via Fisher scoring of Vecchia's approximation, Stat.
 //           Comput. 31:25.
 #include "correlation.cuh"

@@ -17,6 +17,7 @@ from dpmix.system.console import quoted
 
 LINES, BYTES = 40, 16_384  # at most, of the end of the output
 PROGRAM = "from dpmix.cli import main; main()"
+PATIENCE = 20.0  # seconds for each command to stop
 
 Arguments = Sequence[str]
 """Arguments of one command, after `dpmix`."""
@@ -164,7 +165,7 @@ class Jobs:
         """Return a command by its number; None if it does not exist."""
         return self._jobs[number - 1] if 1 <= number <= len(self._jobs) else None
 
-    def stop_all(self, seconds: float = 20.0) -> None:
+    def stop_all(self) -> None:
         """Ask all commands to stop, those that have not started first, and wait for each."""
         with self._lock:
             self._ended = True
@@ -172,4 +173,4 @@ class Jobs:
         for job in reversed(self._jobs):
             job.stop()
         for job in self._jobs:
-            job.wait(seconds)
+            job.wait(PATIENCE)

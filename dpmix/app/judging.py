@@ -102,7 +102,7 @@ def revision(path: Path) -> str:
         raise ConfigError([f"{path.name}: cannot be read: {error.strerror}"]) from None
 
 
-def open_judging(live: Live, path: Path, known: Judging | None, held: HeldDevices | None = None) -> Judging:
+def open_judging(live: Live, path: Path, known: Judging | None, held: HeldDevices | None) -> Judging:
     """Return the judgements of a file, and the posterior at all events of the run.
 
     Parameters
@@ -166,7 +166,7 @@ def store(
     screen = str(known.last_screen + 1)
     for row, word in judgements.items():
         check = "yes" if row in checks else ""
-        sample, event = _place(live, row)
+        sample, event = live.task.events.place_of(row)
         cells = [sample, str(event), word, check, screen]
         lines.append(dict(zip(COLUMNS, cells, strict=True)))
     _write(path, lines)
@@ -183,7 +183,7 @@ def remove_last(live: Live, path: Path, known: Judgements) -> tuple[dict[int, st
     lines, last = _lines(path), known.last_screen
     if not last:
         raise ConfigError(["no screen to undo"])
-    of_event = {_place(live, row): row for row in known.rows.tolist()}
+    of_event = {live.task.events.place_of(row): row for row in known.rows.tolist()}
     removed = [line for line in lines if line[JUDGEMENT] and int(line.get(SCREEN) or 0) == last]
     samples = live.task.events.samples
     rows = [of_event[line.get(NAME) or samples[0], int(line[EVENT])] for line in removed]
@@ -347,7 +347,7 @@ def profiles(live: Live, decisions: Decisions, rows: Sequence[int]) -> dict[str,
     values = events.scaling.to_transformed(taken).astype(float).round(5).tolist()
     described = []
     for row, p, own in zip(rows, population, values, strict=True):
-        sample, event = _place(live, row)
+        sample, event = events.place_of(row)
         described.append({"row": row, "sample": sample, "event": event, "population": p, "values": own})
     of_shown = population_of_events(live, chosen)
     ranges = {}
@@ -356,13 +356,6 @@ def profiles(live: Live, decisions: Decisions, rows: Sequence[int]) -> dict[str,
         if len(members):
             ranges[p] = np.quantile(members, QUANTILES, axis=0).T.astype(float).round(5).tolist()
     return {"events": described, "ranges": ranges}
-
-
-def _place(live: Live, row: int) -> tuple[str, int]:
-    """Return the sample of an event, and its row in the file."""
-    events = live.task.events
-    sample = int(np.searchsorted(events.sample_starts, row, side="right")) - 1
-    return events.samples[sample], int(events.rows_in_file(sample, row, row + 1)[0])
 
 
 def _lines(path: Path) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dpmix.commands.drift import COLUMNS, PAGE, TABLE
 from dpmix.errors import ConfigError
+from dpmix.system.console import first_few
 
 FOLDER = "drift"
 MOST_BYTES = 20_000_000  # of a page
@@ -47,7 +48,7 @@ def verdict(folder: Path, file: str) -> dict[str, Any] | None:
     rows = [row for row in rows if row.get("counted") != "no"] or rows
     worst = max((row["verdict"] for row in rows), key=ORDER.index)
     bad = [f"{row['channel']} ({row['verdict']})" for row in rows if row["verdict"] == worst]
-    text = f"{', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}" if worst != ORDER[0] else ""
+    text = first_few(bad) if worst != ORDER[0] else ""
     return {"verdict": worst, "text": text, "report": report}
 
 

@@ -256,7 +256,7 @@ def application(workspace: Workspace, token: str, port: int) -> Application:
     return Application(routes, log_function=lambda handler: None)
 
 
-def listen(port: int = 0) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """Return a socket that listens on the loopback interface; port 0 is any free one.
 
     Raises

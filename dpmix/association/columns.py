@@ -13,6 +13,7 @@ import numpy as np
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.samples import FILE, NAME, read_table
+from dpmix.system.console import first_few
 from dpmix.system.paths import encoding_of
 
 NEED = f"need a CSV file with a row per sample and a column {NAME}"
@@ -169,10 +170,9 @@ def reading_of(name: str, cells: Sequence[Any], used: Sequence[Any]) -> str:
     if not isinstance(used[0], str):
         return f"{name}: numbers, {rounded(min(used))} to {rounded(max(used))}"
     values = list(dict.fromkeys(used))
-    listed = ", ".join(values[:MOST_LEVELS]) + (", ..." if len(values) > MOST_LEVELS else "")
     written = name if re.fullmatch(COLUMN, name) else f"`{name}`"
     note = "" if isinstance(cells[0], str) else f"; numeric({written}) would be a slope"
-    return f"{name}: groups {listed}{note}"
+    return f"{name}: groups {first_few(values, MOST_LEVELS)}{note}"
 
 
 def value_named(side: str, cells: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ UNCHANGED = 0.8  # share of the populations that a contrast does not change, for
 CHANGE_SD = 1.0  # of the logarithms of the ratios of the others
 REFERENCES = 21  # equally probable values of the reference
 BISECTIONS = 45
-DRAWS = 1_000  # for the ratios of proportions
+DRAWS, SEED = 1_000, 1  # for the ratios of proportions
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -157,7 +157,7 @@ def weigh(tails: Array, kinds: Array) -> Array:
     return weights
 
 
-def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 1) -> Effects:
+def abundance(fit: RegressionFit, contrast: Contrast, least: float) -> Effects:
     """Return the effects of a contrast on the counts of all populations.
 
     The ratio of a population compares with the populations that do not change. Their common difference, the
@@ -188,7 +188,7 @@ def abundance(fit: RegressionFit, contrast: Contrast, least: float, seed: int = 
         moved,
         np.repeat(sds, REFERENCES, axis=1),
         least,
-        _share_ratios(fit, contrast, np.random.default_rng(seed)),
+        _share_ratios(fit, contrast, np.random.default_rng(SEED)),
     )
 
 

@@ -177,10 +177,9 @@ def _screen_rows(
     names, own, everywhere, inside = _profiles(task, populations, rows)
     percentiles = (f"{channel}{of}" for channel in events.channels for of in (" %", " % in population"))
     yield [NAME, EVENT, JUDGEMENT, CHECK, SCREEN, "mean", "sd", "population", "phenotype", *percentiles]
-    samples = np.searchsorted(events.sample_starts, rows, side="right") - 1
     for k, row in enumerate(rows.tolist()):
         yield [
-            *(events.samples[samples[k]], int(events.rows_in_file(samples[k], row, row + 1)[0]), ""),
+            *(*events.place_of(row), ""),
             *("yes" if checks[k] else "", number),
             *(f"{posterior.mean[row]:.3f}", f"{posterior.sd[row]:.3f}", own[k] + 1, names[own[k]]),
             *(

@@ -105,7 +105,7 @@ class CohortEngine(CohortSummingEngine):
         own_starts = starts_of_part(starts, first_event, len(events))
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
-        self._n_events, self._n_channels = len(events), int(events.shape[1])
+        self.n_events, self.n_channels = len(events), int(events.shape[1])
         self._n_samples = len(starts) - 1
         self._threads = threads or usable_cores()
         self._seconds = 0.0
@@ -139,14 +139,6 @@ class CohortEngine(CohortSummingEngine):
         self._n_parts = Counter(one.sample for one in self._parts)
 
     @property
-    def n_events(self) -> int:
-        return self._n_events
-
-    @property
-    def n_channels(self) -> int:
-        return self._n_channels
-
-    @property
     def info(self) -> dict[str, str | int | float | bool]:
         """Backend and hardware, for logs and run files."""
         given = self._parts[0].engine.info
@@ -176,7 +168,7 @@ class CohortEngine(CohortSummingEngine):
         self, mixture: Mixture, populations: Ints, start: int, stop: int
     ) -> tuple[npt.NDArray[np.float32], Array]:
         """Return membership probabilities and log densities; see `dpmix.engines.base.Engine.memberships`."""
-        check_range(start, stop, self._n_events)
+        check_range(start, stop, self.n_events)
         memberships = np.zeros((stop - start, int(populations.max()) + 1), np.float32)
         log_densities = np.empty(stop - start)
         for part in self._parts:
@@ -202,7 +194,7 @@ class CohortEngine(CohortSummingEngine):
     def _sum(self, mixture: Mixture, add: AddPart, n_logs: int) -> CohortSums:
         """Make a pass with all parts; return their sums, with `n_logs` numbers after the moments."""
         check_samples(mixture, self._n_samples)
-        own = native_mixtures(mixture, self._n_channels)
+        own = native_mixtures(mixture, self.n_channels)
         queue, states = deque(self._parts), _States(self._n_parts)
 
         def work() -> CohortSums:

@@ -168,7 +168,7 @@ class CpuEngine(SummingEngine):
             raise ValueError(f"isa: got {isa!r}, this processor has {', '.join(isas)}")
         if threads is not None and threads < 1:
             raise ValueError(f"threads: got {threads}, need at least 1")
-        self._n_events, self._n_channels = len(events), int(events.shape[1])
+        self.n_events, self.n_channels = len(events), int(events.shape[1])
         self._isa = isa or isas[0]
         self._threads = threads or usable_cores()
         self._pruning = pruning
@@ -182,14 +182,6 @@ class CpuEngine(SummingEngine):
             self._native = _cpu.Engine(events, *options, self._scratch, mapped, starts, values, shared)
 
     @property
-    def n_events(self) -> int:
-        return self._n_events
-
-    @property
-    def n_channels(self) -> int:
-        return self._n_channels
-
-    @property
     def info(self) -> dict[str, str | int | float | bool]:
         """Backend and hardware, for logs and run files."""
         return {"backend": "cpu", "isa": self._isa, "threads": self._threads, "pruning": self._pruning}
@@ -201,16 +193,16 @@ class CpuEngine(SummingEngine):
 
     def draw_sums(self, mixture: Mixture, key: Key) -> Array:
         state = zeros(mixture)
-        self.add_draw(native_mixture(mixture, self._n_channels), numbers_now(mixture), key, state)
+        self.add_draw(native_mixture(mixture, self.n_channels), numbers_now(mixture), key, state)
         return state
 
     def expect_sums(self, mixture: Mixture) -> Array:
         state = zeros(mixture)
-        self.add_expected(native_mixture(mixture, self._n_channels), state)
+        self.add_expected(native_mixture(mixture, self.n_channels), state)
         return state
 
     def divide_sums(self, split: SplitAssignment, mixture: Mixture, key: Key) -> Array:
-        own, state = native_mixture(mixture, self._n_channels), zeros(mixture, len(mixture.means) // 2)
+        own, state = native_mixture(mixture, self.n_channels), zeros(mixture, len(mixture.means) // 2)
         self.add_division(checked_split(split, len(mixture.means)), own, key, state)
         return state
 
@@ -255,9 +247,9 @@ class CpuEngine(SummingEngine):
 
         Memberships of the events start, ..., stop - 1; see `dpmix.engines.base.Engine.memberships`.
         """
-        parameters = native_mixture(mixture, self._n_channels)
+        parameters = native_mixture(mixture, self.n_channels)
         numbers = checked_populations(populations, len(mixture.means))
-        check_range(start, stop, self._n_events)
+        check_range(start, stop, self.n_events)
         memberships = np.empty((stop - start, int(numbers.max()) + 1), np.float32)
         log_densities = np.empty(stop - start)
         with self._timed():
@@ -269,10 +261,10 @@ class CpuEngine(SummingEngine):
 
         The labels of chains do not change.
         """
-        parameters = native_mixture(mixture, self._n_channels)
+        parameters = native_mixture(mixture, self.n_channels)
         one_population = np.zeros(len(mixture.means), np.int32)
-        memberships = np.empty((self._n_events, 1), np.float32)
-        log_densities, components = np.empty(self._n_events), np.empty(self._n_events, np.int32)
+        memberships = np.empty((self.n_events, 1), np.float32)
+        log_densities, components = np.empty(self.n_events), np.empty(self.n_events, np.int32)
         with self._timed():
             self._native.memberships(*parameters, one_population, 0, memberships, log_densities, components)
         return components, log_densities
@@ -287,7 +279,7 @@ class CpuEngine(SummingEngine):
         ValueError
             The chain has no labels yet.
         """
-        labels = np.empty(self._n_events, np.int32)
+        labels = np.empty(self.n_events, np.int32)
         if not self._native.labels(chain, labels):
             raise ValueError(f"chain {chain} has no labels yet")
         return labels
@@ -309,7 +301,7 @@ class CpuEngine(SummingEngine):
             yield
         except OSError as error:
             raise DataError(
-                f"{self._scratch}: cannot hold 2 bytes for each of {self._n_events} events "
+                f"{self._scratch}: cannot hold 2 bytes for each of {self.n_events} events "
                 f"({error.strerror}); give another folder in engine.scratch, or use fewer events "
                 "(data.max_events)"
             ) from None

@@ -74,7 +74,7 @@ class JudgementCovariance:
         return replace(self, variance=variance, noise=noise, ranges=np.array(ranges))
 
 
-def first_covariance(events: Floats, seed: int, shape: Shape = "gaussian") -> JudgementCovariance:
+def first_covariance(events: Floats, seed: int, shape: Shape) -> JudgementCovariance:
     """Return the covariance before any judgement, with one range for all channels, from distances of events.
 
     Parameters

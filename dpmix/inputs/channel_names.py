@@ -274,7 +274,7 @@ def _spread_stains(details: Sequence[Channel], reasons: list[str], of_instrument
 
 
 def why_repeated(
-    details: Sequence[Channel], candidates: Sequence[int], of_instrument: bool = True
+    details: Sequence[Channel], candidates: Sequence[int], of_instrument: bool
 ) -> dict[int, str]:
     """Return the channels that repeat the measurement of another one, each with the reason.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from dpmix.inputs.fcs.spillover import Spillover, as_shares, is_identity, number
 from dpmix.inputs.sources import Source
 from dpmix.inputs.text_format import read_cells
 from dpmix.model.mixture import Array
+from dpmix.system.console import first_few
 
 WORST_CONDITION = 1e8  # largest condition number of a spillover matrix
 AGAIN = "not compensated again: channel names show compensated values (as {})"
@@ -91,7 +91,7 @@ def own_matrix(source: Source, expected: bool) -> OwnMatrix:
     if is_identity(source.spillover):
         return OwnMatrix(None, "not compensated: the spillover matrix of the file is the identity matrix")
     if not any(numbers_named(name, source.details) for name in detectors):
-        note = f"not compensated: the spillover matrix names no channel of the file ({_few(detectors)})"
+        note = f"not compensated: the spillover matrix names no channel of the file ({first_few(detectors)})"
         return OwnMatrix(None, note, warning=True)
     whose = (
         f"the matrix of {source.spillover_from}"
@@ -162,8 +162,3 @@ def match_matrix(spillover: Spillover, source: Source) -> Compensation:
     if not np.isfinite(spillover.matrix).all() or np.linalg.cond(spillover.matrix) > WORST_CONDITION:
         raise DataError(f"{source.name}: the spillover matrix cannot be inverted; {REMEDY}")
     return Compensation(channels, spillover.matrix)
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return the first names of a list."""
-    return ", ".join(names if len(names) < 5 else [*names[:3], "..."])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from dpmix.drift.summaries import BLOCK, LIMIT, spread_of, summarise
 from dpmix.errors import DataError
+from dpmix.inputs.blocks import blocks
 from dpmix.inputs.channel_names import why_not_measured
 from dpmix.inputs.default_channels import Rows
 from dpmix.inputs.sources import Source
@@ -18,7 +19,6 @@ from dpmix.system.console import first_few
 By = Literal["time", "event"]
 
 FEWEST_TIMES = 20
-READ_EVENTS = 65_536
 
 PARTS = 20
 CERTAIN = 6.0
@@ -63,7 +63,7 @@ def read_times(source: Source, channel: int) -> Array:
     Seconds since 1970 need float64: float32 has steps of 128 there.
     """
     times = np.empty(source.n_events)
-    for start, stop in _stretches(source.n_events):
+    for start, stop in blocks(source.n_events):
         times[start:stop] = source.read_exact(start, stop, [channel])[:, 0]
     return times
 
@@ -84,12 +84,6 @@ def time_problem(times: Array) -> str:
     if different < FEWEST_TIMES:
         return f"repeats: {different} different values in {len(times)} events, need {FEWEST_TIMES}"
     return ""
-
-
-def _stretches(n_events: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of consecutive events that are read together."""
-    for start in range(0, n_events, READ_EVENTS):
-        yield start, min(start + READ_EVENTS, n_events)
 
 
 def first_look(source: Source, rows: Sequence[Rows], names: Sequence[str], values: Array) -> str:

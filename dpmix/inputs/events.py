@@ -246,6 +246,11 @@ class Events:
         first = self.sample_starts[sample]
         return np.arange(start - first, stop - first)
 
+    def place_of(self, event: int) -> tuple[str, int]:
+        """Return the sample of an event, and its row in the file."""
+        sample = int(np.searchsorted(self.sample_starts, event, side="right")) - 1
+        return self.samples[sample], int(self.rows_in_file(sample, event, event + 1)[0])
+
     def subset(self, events: Ints) -> Events:
         """Return some of the events, given their numbers in ascending order, int64 [M]; they are copied."""
         starts = np.searchsorted(events, self.sample_starts)

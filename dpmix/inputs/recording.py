@@ -16,9 +16,10 @@ from dpmix.drift.device import Device
 from dpmix.drift.judge import Judgement, judge
 from dpmix.drift.summaries import BLOCK, LIMIT, Blocks, block_starts, spread_of, summarise
 from dpmix.errors import DataError
+from dpmix.inputs.blocks import READ_BLOCK
 from dpmix.inputs.channel_names import measurement, why_not_measured
 from dpmix.inputs.default_channels import some_rows
-from dpmix.inputs.event_times import READ_EVENTS, By, times_of
+from dpmix.inputs.event_times import By, times_of
 from dpmix.inputs.file_plans import FilePlan, plan_files
 from dpmix.inputs.quality_channels import SIZES
 from dpmix.inputs.sources import Source
@@ -186,10 +187,10 @@ def _unsteady_events(
     found = np.repeat(np.logical_or.reduce([np.zeros(len(sizes), bool), *used]), sizes)
     if rate is not None:
         many = 0
-        for start in range(0, len(times), READ_EVENTS):
-            place = np.searchsorted(rate.times, times[start : start + READ_EVENTS])
+        for start in range(0, len(times), READ_BLOCK):
+            place = np.searchsorted(rate.times, times[start : start + READ_BLOCK])
             own = rate.unsteady[np.minimum(place, len(rate.times) - 1)]
-            found[start : start + READ_EVENTS] |= own
+            found[start : start + READ_BLOCK] |= own
             many += int(own.sum())
         shares.append(many / len(times))
     return found, tuple(shares)
@@ -264,7 +265,7 @@ def _blocks(source: Source, plan: FilePlan, transforms: list[Transform], times: 
     progress = ProgressLog(f"reading {source.name}", source.n_events)
     parts, first = [], 0
     while first < len(starts) - 1:
-        last = max(int(np.searchsorted(starts, starts[first] + READ_EVENTS, "right")) - 1, first + 1)
+        last = max(int(np.searchsorted(starts, starts[first] + READ_BLOCK, "right")) - 1, first + 1)
         begin, end = int(starts[first]), int(starts[last])
         values = _read(plan, transforms, begin, end)
         if not np.isfinite(values).all():

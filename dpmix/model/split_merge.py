@@ -246,7 +246,7 @@ def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generat
     return Pairs(first, second, is_split, joined, log_joined, each[first] + each[second], levels)
 
 
-def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float = 1.0) -> npt.NDArray[np.bool_]:
+def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float) -> npt.NDArray[np.bool_]:
     """Return the moves that may be accepted, by what is known without a pass over the events, bool [M].
 
     A split requires more than one event, so more than the least that one counts. For a merge, q is replaced

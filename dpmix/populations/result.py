@@ -238,8 +238,8 @@ class Gating:
     state : StateSummary, optional
         Channels that are not in the model.
     artefacts : tuple of str
-        What each population looks like: "debris", "doublets", "dead cells" or "" (`populations.artefacts`);
-        empty where the files have neither scatter nor viability.
+        What each population looks like: "debris", "doublets", "dead cells" or ""
+        (`dpmix.populations.events.artefacts`); empty where the files have neither scatter nor viability.
     without_artefacts : bool
         Proportions are those among the populations that look like cells; 0 for the others.
     map : Map, optional

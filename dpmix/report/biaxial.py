@@ -29,9 +29,10 @@ STEPS = 5  # darknesses of a colour in an image of many populations; twice as ma
 VISIBLE = 0.5  # share of a population in its own colour, from which a plot shows its outline
 MOST_POINTS = 300  # of the explored cells
 GREYS = 24  # darknesses of grey and of one colour
+PANEL, CARD = 380.0, 220.0  # width and height of plots, in units; a letter has 12
 
 
-def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: float = 380.0) -> str:
+def populations_plot(gating: Gating, pair: int, outlined: Iterable[int]) -> str:
     """Return a plot of a pair of channels (row of `Rasters.pairs`): all events, coloured by population.
 
     Parameters
@@ -40,12 +41,10 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
     pair : int
     outlined : iterable of int
         Populations that have an outline and a number.
-    size : float
-        Width and height, in units; a letter has 12.
     """
     rasters = gating.rasters
     x, y = rasters.pairs[pair].tolist()
-    frame = _Frame(gating, x, y, size)
+    frame = _Frame(gating, x, y, PANEL)
     own = [p for p in outlined if np.isfinite(gating.quantiles[2, p]).all()]
     lines = [
         frame.outline(rasters.outlines[pair][p], p, colour_of(gating, p))
@@ -65,10 +64,10 @@ def populations_plot(gating: Gating, pair: int, outlined: Iterable[int], size: f
     return frame.svg([image, *lines, *numbers], f"Events in {frame.names}, coloured by population")
 
 
-def gate_plot(gating: Gating, population: int, number: int, size: float = 220.0) -> str:
+def gate_plot(gating: Gating, population: int, number: int) -> str:
     """Return a plot of a population's card: events in grey, its own in its colour, and its gate."""
     plot = gating.cards[population].plots[number]
-    frame = _Frame(gating, *plot.gate.channels, size)
+    frame = _Frame(gating, *plot.gate.channels, CARD)
     own = colour_of(gating, population)
     image = frame.image(_two_colours_png(plot.events, plot.own, own))
     gate = frame.outline((gate_ring(plot.gate),), population, own)

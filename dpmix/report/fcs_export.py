@@ -67,7 +67,7 @@ class Added:
     scale: int = 1
 
 
-def gating_channels(n_populations: int, explored: bool = False, n_types: int = 0) -> list[Added]:
+def gating_channels(n_populations: int, explored: bool, n_types: int) -> list[Added]:
     """Return the channels that a gating adds; their labels are the columns of the events."""
     return [
         Added("dpmix_population", "population", n_populations),

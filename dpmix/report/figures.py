@@ -302,7 +302,7 @@ def tree(gating: Gating) -> Figure:
 def traces(run: Run, mixing: list[Mixing]) -> Figure:
     """Draw the traces of log density, occupied components and alpha, one line per chain."""
     found = trace.traces(run, mixing)
-    burn_in = trace.burn_in(run)
+    burn_in = run.burn_in
     figure = new_figure(7.5, 5.6)
     panels = figure.subplots(len(found), 1, sharex=True)
     for axes, one in zip(panels, found, strict=True):

@@ -70,8 +70,8 @@ def title(gating: Named, population: int, width: int) -> str:
     return with_type(shortened(name, room) if name else phenotype(gating, population, room), cell_type)
 
 
-def short_samples(samples: Sequence[str], width: int = 24) -> list[str]:
-    """Return names of samples without the words that all begin or end with, in at most `width` characters."""
+def short_samples(samples: Sequence[str]) -> list[str]:
+    """Return names of samples without the words that all begin or end with, in at most 24 characters."""
     words = [re.findall(r"[^\W_]+|[\W_]", name) for name in samples]
     start = end = 0
     least = min(map(len, words), default=0) if len(words) > 1 else 0
@@ -80,7 +80,7 @@ def short_samples(samples: Sequence[str], width: int = 24) -> list[str]:
     while end < least - 1 - start and len({own[-1 - end] for own in words}) == 1:
         end += 1
     short = ["".join(own[start : len(own) - end]).strip(" _-.") for own in words]
-    return [shortened(own or name, width) for own, name in zip(short, samples, strict=True)]
+    return [shortened(own or name, 24) for own, name in zip(short, samples, strict=True)]
 
 
 def named_channels(channels: Sequence[str], gate: Gate) -> str:

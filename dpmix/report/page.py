@@ -45,7 +45,6 @@ from dpmix.report.page_plots import page_plots
 from dpmix.report.page_proportions import proportion_plots
 from dpmix.report.pairs import neighbours, separating_pairs
 from dpmix.report.palette import colour_of, ink
-from dpmix.report.traces import burn_in
 from dpmix.runs.coarseness import choice_of
 from dpmix.runs.describe import describe_engine, resolution_text
 from dpmix.runs.diagnostics import Mixing
@@ -120,7 +119,7 @@ def _texts(gating: Gating, run: Run) -> dict[str, Any]:
             else ""
         ),
         "traces_caption": (
-            f"All sweeps of each chain. The grey area marks {burn_in(run):,} burn-in sweeps; the initial "
+            f"All sweeps of each chain. The grey area marks {run.burn_in:,} burn-in sweeps; the initial "
             "increase is not shown. The number of components may still change where the proportions of the "
             "populations agree: the sentence at the top is the verdict."
             if run.kind == "mcmc"

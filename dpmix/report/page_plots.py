@@ -15,7 +15,7 @@ from dpmix.report.heatmap import heat
 from dpmix.report.labels import label, share_text, shares, shortened, ticks
 from dpmix.report.pairs import densities
 from dpmix.report.palette import GREY, colour, colour_of, ink
-from dpmix.report.traces import Trace, burn_in, thinned, traces
+from dpmix.report.traces import Trace, thinned, traces
 from dpmix.runs.diagnostics import Mixing
 from dpmix.runs.reader import Run
 
@@ -330,7 +330,7 @@ def _trace(run: Run, trace: Trace, sweeps: Any) -> Plot:
     from bokeh.models.annotations import BoxAnnotation
 
     step, path = ("sweep", "chain") if run.kind == "mcmc" else ("step", "start")
-    grey = burn_in(run)
+    grey = run.burn_in
     plot = new_plot(
         height=200,
         x_range=sweeps,

@@ -69,11 +69,6 @@ def traces(run: Run, mixing: list[Mixing]) -> list[Trace]:
     return found
 
 
-def burn_in(run: Run) -> int:
-    """Return the number of burn-in sweeps; 0 for Bayesian EM."""
-    return run.burn_in
-
-
 def thinned(values: Array, most: int = 2000) -> Ints:
     """Choose points to draw of a trace: the extremes in equal stretches.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -106,22 +105,8 @@ class Run:
         return self.parsed_config().model_dump()
 
     def parsed_config(self, overrides: Sequence[str] = ()) -> Config:
-        """Return the whole config, with ``key=value`` overrides; raises `ConfigError` where it is not valid.
-
-        Files without the group ``convergence`` come from runs without mcmc.until, or from before it existed.
-        Files whose config has no model.coarseness are from before it existed, and of the exact posterior; in
-        those without bem.short_steps every start of Bayesian EM goes to its end, and in those without
-        bem.short_events it makes its short steps on all events.
-        """
-        without = ["mcmc.until=null"] if self.kind == "mcmc" and not self.is_monitored else []
-        if not re.search(r"^ +coarseness:", self.config_text, re.MULTILINE):
-            without.append("model.coarseness=null")
-        if self.kind == "bem" and not re.search(r"\bshort_steps:", self.config_text):
-            without.append("bem.short_steps=null")
-        uses_bem = self.kind == "bem" or re.search(r"^ +init: bem\b", self.config_text, re.MULTILINE)
-        if uses_bem and not re.search(r"\bshort_events:", self.config_text):
-            without.append("bem.short_events=null")
-        return parse_config(self.config_text, str(self.path), [*without, *overrides])
+        """Return the whole config, with ``key=value`` overrides; `ConfigError` where it is not valid."""
+        return parse_config(self.config_text, str(self.path), overrides)
 
     @property
     def base(self) -> Path:
@@ -171,7 +156,7 @@ class Run:
 
     @property
     def data_warnings(self) -> tuple[str, ...]:
-        """Warnings about the data files of the run; none in files of earlier versions."""
+        """Warnings about the data files of the run."""
         report = self._mapping("report") if "report" in self.attributes else {}
         return tuple(map(str, report.get("warnings", [])))
 

@@ -17,7 +17,7 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
 from dpmix.populations.draws import find, pooling
 from dpmix.populations.draws.find import Populations, find_populations
-from dpmix.populations.draws.pooling import mixture_of_draw
+from dpmix.populations.draws.pooling import draw_points, mixture_of_draw
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.tree import LEVEL, Tree
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, Layout, Record
@@ -77,7 +77,8 @@ def write_run(
     constants: Mapping[str, tuple[tuple[str, ...], npt.ArrayLike]] | None = None,
 ) -> Run:
     """Write a run file with these draws of each chain, and open it."""
-    n_draws, first = len(chains[0]), chains[0][0]
+    n_draws, first, every = len(chains[0]), chains[0][0], [draw for own in chains for draw in own]
+    mean = [np.concatenate([getattr(d, part) for d in every]) for part in ("weights", "means", "covariances")]
     channels = tuple(f"CD{k}" for k in range(first.means.shape[1]))
     zeros = np.zeros(len(channels))
     layout = Layout(
@@ -90,6 +91,7 @@ def write_run(
         constants={
             "channel_means": (("channel",), zeros),
             "channel_sds": (("channel",), zeros + 1.0),
+            EVENT_SUBSET: (("subset", "channel"), draw_points(*mean, seed=5)[::5]),
             **(constants or {}),
         },
         attributes={
@@ -566,7 +568,7 @@ def test_points_depend_on_the_seed_alone(folder: Path, found: Populations) -> No
 
     assert_same(find_populations(found.run, make), found)
     find_populations(found.run, make)
-    (points,) = seen.values()  # without events in the run file, they also serve for valleys
+    (points,) = seen.values()
     assert points.shape == (find.POINTS, 2)
     assert points.dtype == np.float32
     shares = np.bincount((points[:, 1] > 5.0).astype(int)) / find.POINTS

@@ -27,9 +27,9 @@ from dpmix.runs.writer import RunWriter
 K, D = 8, 2
 CONFIG = """
 data: {files: [a.fcs, b.fcs]}
-model: {prior: {phi: 0.3}}
-mcmc: {burn_in: 10}
-bem: {tolerance: 1.0e-6}
+model: {prior: {phi: 0.3}, coarseness: null}
+mcmc: {burn_in: 10, until: null}
+bem: {tolerance: 1.0e-6, short_steps: null, short_events: null}
 seed: 5
 """
 
@@ -394,7 +394,7 @@ def test_bayesian_em_in_lines(path: Path) -> None:
     text = "\n".join(describe_run(bem_run(path, [-1200.0, -1100.0, -1150.0], complete=True)))
     for part in (
         "Bayesian EM by posterior means, started 20",
-        "progress: complete; 3 of 3 starts run\n",  # its config is from before short steps existed
+        "progress: complete; 3 of 3 starts run\n",
         "speed: 0.01 s per step",
         "start 1: 1 steps, log posterior -1,200.0, 4 occupied components\n",
         "start 2: 2 steps, log posterior -1,100.0, 5 occupied components (kept)\n",

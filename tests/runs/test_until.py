@@ -384,17 +384,6 @@ def test_a_run_that_the_rule_ended_goes_on_where_asked(folder: Path, tmp_path: P
     assert "continued after mcmc.until" in "\n".join(describe_run(run))
 
 
-def test_a_run_of_an_older_file_has_no_rule(folder: Path, tmp_path: Path) -> None:
-    """The default of the rule is not used for a file without the group."""
-    run_mcmc(config_of(folder, tmp_path / "run.h5", burn_in=1, draws=2, until=None))
-    path = tmp_path / "run.h5"
-    text = open_run(path).config_text
-    assert "until: null" in text
-    run = open_run(path)
-    run.attributes["config"] = text.replace("  until: null\n", "")
-    assert run.config["mcmc"]["until"] is None
-
-
 @pytest.mark.usefixtures("often")
 def test_a_report_says_that_a_run_may_end_earlier(folder: Path, tmp_path: Path) -> None:
     reports: list[Any] = []

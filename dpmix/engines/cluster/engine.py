@@ -96,7 +96,7 @@ class ClusterEngine:
         check_weights(weights, len(events))
         if not isinstance(events, np.memmap) or events.filename is None:
             raise ValueError("events: need an np.memmap of an NPY file")
-        self._n_events, self._n_channels = events.shape
+        self.n_events, self.n_channels = events.shape
         self._n_samples = None if starts is None else len(starts) - 1
         self._numbers = count()
         self._latest: dict[int, part.Pass] = {}  # for each chain, the pass that drew its labels
@@ -116,14 +116,6 @@ class ClusterEngine:
             with self._explained_errors():
                 self._placement = Placement(self._client, path, events.shape, config, weights, starts)
             self._closing = stack.pop_all()
-
-    @property
-    def n_events(self) -> int:
-        return int(self._n_events)
-
-    @property
-    def n_channels(self) -> int:
-        return int(self._n_channels)
 
     @property
     def info(self) -> dict[str, str | int | float | bool]:

@@ -73,7 +73,7 @@ class CudaCohortEngine(CudaPasses, CohortSummingEngine):
         else:  # components without weights by sample: pairs
             constants = np.tile(mixture.log_weights + mixture.log_norms, (len(shifts), 1))
         check_finite(shifts)
-        packed: Array = self._layout.pack(*checked_parameters(plain, self._n_channels))
+        packed: Array = self._layout.pack(*checked_parameters(plain, self.n_channels))
         return packed, SampleParameters(constants, shifts)
 
     def _whole(self, sums: CohortSums, mixture: Mixture) -> CohortSums:

@@ -82,7 +82,7 @@ class CudaDrift:
     precision : "single" or "double"
         Precision of the system of a point in Vecchia's likelihood: covariances, Cholesky factor, solutions.
         Differences of times, sums over points and local predictions are float64 in both. The error of
-        float32 is measured by benchmarks/drift_precision.py.
+        float32 is in docs/benchmarks/drift.md.
 
     Raises
     ------

@@ -141,8 +141,8 @@ class CudaPasses(Fleet):
         check_weights(weights, len(events))
         infos = chosen(devices, len(events))
         build.require((info.architecture for info in infos), int(events.shape[1]))
-        self._n_events, self._n_channels = len(events), int(events.shape[1])
-        self._layout = Layout(self._n_channels)
+        self.n_events, self.n_channels = len(events), int(events.shape[1])
+        self._layout = Layout(self.n_channels)
         super().__init__(
             infos,
             events,
@@ -159,14 +159,6 @@ class CudaPasses(Fleet):
         self._labelled: dict[int, Labelled] = {}  # by chain
 
     @property
-    def n_events(self) -> int:
-        return self._n_events
-
-    @property
-    def n_channels(self) -> int:
-        return self._n_channels
-
-    @property
     def info(self) -> dict[str, str | int | float | bool]:
         """Backend and devices, for logs and run files."""
         return {"backend": "cuda", "devices": ", ".join(self._names.values())}
@@ -178,7 +170,7 @@ class CudaPasses(Fleet):
         """
         components, samples = self._packed(mixture)
         numbers = checked_populations(populations, len(mixture.means))
-        check_range(start, stop, self._n_events)
+        check_range(start, stop, self.n_events)
         ends = np.bincount(numbers).cumsum(dtype=np.int32)
         order = numbers.argsort(kind="stable")
         if samples is not None:
@@ -210,7 +202,7 @@ class CudaPasses(Fleet):
         self._check_open()
         if chain not in self._labelled:
             raise ValueError(f"chain {chain} has no labels yet")
-        labels = np.empty(self._n_events, np.int32)
+        labels = np.empty(self.n_events, np.int32)
         with self._flights.turn:
             while True:
                 self._restore_labels(chain)
@@ -229,7 +221,7 @@ class CudaPasses(Fleet):
 
     def _packed(self, mixture: Mixture) -> tuple[Array, SampleParameters | None]:
         """Check a mixture and return its packed rows, and the parameters of samples that replace them."""
-        return self._layout.pack(*checked_parameters(mixture, self._n_channels)), None
+        return self._layout.pack(*checked_parameters(mixture, self.n_channels)), None
 
     def _label(self, mixture: Mixture, key: Key | None, *, rounded: bool = False) -> CohortSums:
         """Draw every label, or do the E step, and return the sums: their state, or rounded.

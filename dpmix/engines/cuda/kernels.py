@@ -15,11 +15,11 @@ from dpmix.kernels import build
 from dpmix.kernels.layout import MOMENT_THREADS, THREADS, Layout
 
 T = TypeVar("T")
-DRAW_THREADS = 0  # Layout.draw_threads
-KERNELS = {  # file, threads of a block, argument types (letters of the module struct)
-    "draw_labels": ("draw_labels", DRAW_THREADS, "PPPPPQQifQIIPPP"),
+# File, threads of a block (None: `Layout.draw_threads`), argument types (letters of the module struct).
+KERNELS: dict[str, tuple[str, int | None, str]] = {
+    "draw_labels": ("draw_labels", None, "PPPPPQQifQIIPPP"),
     "draw_sorted": ("draw_sorted", THREADS, "PPPPPPQQifQIIPPPP"),
-    "sum_log_likelihoods": ("draw_labels", DRAW_THREADS, "PPPQP"),
+    "sum_log_likelihoods": ("draw_labels", None, "PPPQP"),
     "count_labels": ("sort_labels", THREADS, "PPQiP"),
     "place_labels": ("sort_labels", MOMENT_THREADS, "iPPP"),
     "order_events": ("sort_labels", THREADS, "PPQiPP"),
@@ -54,7 +54,8 @@ class Kernels:
                 code = build.cubin(file, self._n_channels, self._architecture)
                 self._modules[file] = loaded(code, library.load_module)
             handle = library.kernel_of(self._modules[file], name)
-            threads = threads or Layout(self._n_channels).draw_threads
+            if threads is None:
+                threads = Layout(self._n_channels).draw_threads
             self._kernels[name] = Kernel.of(handle, threads, arguments)
 
     def handle(self, name: str) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from dpmix.errors import DataError
 from dpmix.inputs.channel import Channel
 from dpmix.inputs.fcs.text import AGAIN, quoted
+from dpmix.system.console import first_few
 
 THOUSANDS = re.compile(r"\d{1,3}([.,]\d{3})+")  # of an integer, as 262,144 or 262.144
 
@@ -99,4 +100,4 @@ def channel_notes(keywords: Mapping[str, str], channels: Sequence[Channel]) -> l
 
 def _listed(numbers: Sequence[int], letter: str) -> str:
     """Return the keywords of some channels, at most eight of them."""
-    return ", ".join(f"$P{n}{letter}" for n in numbers[:8]) + (", ..." if len(numbers) > 8 else "")
+    return first_few([f"$P{n}{letter}" for n in numbers], 8)

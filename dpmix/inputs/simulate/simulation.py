@@ -78,7 +78,8 @@ class Simulation:
         Path
             File of the truth, `<stem>.truth.npz`: labels, populations, weights, means, covariances, channels,
             scale, spillover and its channels (empty for no spillover). With faults of the recording also
-            faulty, and fault_times, log_gains (of all channels but Time) and rate (`simulate_faults.Course`).
+            faulty, and fault_times, log_gains (of all channels but Time) and rate
+            (`dpmix.inputs.simulate.faults.Course`).
 
         Raises
         ------
@@ -291,7 +292,8 @@ def cytometry_like(
     spill : bool
         Dyes spill over, and the matrix is recorded.
     faults : sequence of str
-        Faults of the recording, of `simulate_faults.FAULTS`. A seed has the same cells with and without.
+        Faults of the recording, of `dpmix.inputs.simulate.faults.FAULTS`. A seed has the same cells with and
+        without.
     fault_size : float
         Log gain.
 

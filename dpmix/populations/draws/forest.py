@@ -187,7 +187,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     mixture = held_mixtures(run)
     mixtures = [partial(mixture, *draw) for draw in draws]
     groups = pooled_draws(run, draws)
-    subset = subset_of(run, draws[groups[0]])
+    subset = run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
     build = partial(mean_tree, run, draws, mixtures, subset, make_engine)
     workers = _workers(make_engine, subset[0])
     pool = ThreadPoolExecutor(workers)
@@ -225,16 +225,6 @@ def _workers(make_engine: MakeEngine, events: Floats) -> int:
     """Return the number of trees to build at a time."""
     with closing(make_engine(events)) as engine:
         return min(WORKERS, int(engine.info["threads"])) if engine.info["backend"] == "cpu" else 1
-
-
-def subset_of(run: Run, draws: Ints) -> Subset:
-    """Return the events that the run file keeps and their weights.
-
-    Run files of earlier versions keep none: points of the mean density of some draws serve in their place.
-    """
-    if EVENT_SUBSET not in run.constants:
-        return draw_points(*mean_density(run, draws), seed=int(run.attributes["seed"])), None
-    return run.constants[EVENT_SUBSET], run.constants.get(SUBSET_WEIGHTS)
 
 
 # --------------------------------------------------------------------------- the mean density

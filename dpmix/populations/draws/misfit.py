@@ -41,7 +41,6 @@ from dpmix.runs.layout import EVENT_SUBSET, subset_rows
 
 Flags = npt.NDArray[np.bool_]
 TAIL = 0.01
-UNKNOWN = 0.03  # misfit of simulated blood in a run with the default coarseness (docs/tutorial.md)
 FACTOR = 3.0
 SURE = 0.001
 POINTS = 2_000  # simulated from each population
@@ -154,10 +153,7 @@ def measure(
 
 
 def standard_of(found: Populations, make_engine: MakeEngine, seed: int) -> Standard:
-    """Return levels of the scores by simulation, and limits by the events that the run file keeps.
-
-    A run file of an earlier version keeps no events; the expected misfit is then `UNKNOWN`.
-    """
+    """Return levels of the scores by simulation, and limits by the events that the run file keeps."""
     run, n_populations = found.run, found.n_populations
     points = _simulated(found, seed)
     with closing(make_engine(points)) as engine:
@@ -165,17 +161,14 @@ def standard_of(found: Populations, make_engine: MakeEngine, seed: int) -> Stand
     levels = np.full(n_populations, -np.inf)
     for p in np.unique(population):
         levels[p] = np.quantile(score[population == p], TAIL)
-    expected, largest = np.full(n_populations, UNKNOWN), UNKNOWN
-    if EVENT_SUBSET in run.constants:
-        starts = run.constants["sample_starts"]
-        values = run.constants[EVENT_SUBSET]
-        # The kept events are evenly spaced in all events, so the sample of each follows from its row.
-        own_starts = np.searchsorted(subset_rows(int(starts[-1]), len(values)), starts)
-        own = [terms_of_run(run, found.draws, s) for s in range(len(starts) - 1)] if run.cohort else None
-        events, tails = _count(found, make_engine, values, own_starts, own, levels)
-        overall = tails.sum() / events.sum()
-        expected = _shrunk(tails.sum(axis=0), events.sum(axis=0), overall)
-        largest = float(_shrunk(tails.sum(axis=1), events.sum(axis=1), overall).max())
+    starts, values = run.constants["sample_starts"], run.constants[EVENT_SUBSET]
+    # The kept events are evenly spaced in all events, so the sample of each follows from its row.
+    own_starts = np.searchsorted(subset_rows(int(starts[-1]), len(values)), starts)
+    own = [terms_of_run(run, found.draws, s) for s in range(len(starts) - 1)] if run.cohort else None
+    events, tails = _count(found, make_engine, values, own_starts, own, levels)
+    overall = tails.sum() / events.sum()
+    expected = _shrunk(tails.sum(axis=0), events.sum(axis=0), overall)
+    largest = _shrunk(tails.sum(axis=1), events.sum(axis=1), overall).max()
     return Standard(levels, expected, _limit(expected), float(_limit(np.array(largest))))
 
 

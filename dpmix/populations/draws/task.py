@@ -91,7 +91,7 @@ class Task:
         n_populations: int | None,
         decisions: Decisions | None = None,
     ) -> Populations:
-        """Find or read (`populations.draws.kept`) the populations of the run, and log a line about them."""
+        """Find the populations, or read those that the run keeps, and log a line about them."""
         found = populations_of_run(
             self.run,
             self.make_engine,

@@ -64,7 +64,7 @@ def _distances(points: Array, centre: Array, covariance: Array) -> Array:
 
 
 def best_ellipse(
-    values: Array, own: Flags, weights: Array, channels: tuple[int, int], total: float, beta: float = 1.0
+    values: Array, own: Flags, weights: Array, channels: tuple[int, int], total: float
 ) -> EllipseGate | None:
     """Find the ellipse around a population with the highest F measure.
 
@@ -79,8 +79,6 @@ def best_ellipse(
     channels : (int, int)
     total : float
         Weight of all events of the population, also of those that earlier gates have lost.
-    beta : float
-        Weight of yield in the F measure.
 
     Returns
     -------
@@ -97,7 +95,7 @@ def best_ellipse(
     distances = _distances(points, centre, covariance)
     order = np.argsort(distances)
     kept, selected = np.cumsum((weights * own)[order]), np.cumsum(weights[order])
-    last = int(f_measure(kept, selected, total, beta).argmax())
+    last = int(f_measure(kept, selected, total).argmax())
     # Half way to the next event: an edge through an event would count it by rounding.
     edges = distances[order[[last, min(last + 1, len(order) - 1)]]]
     return EllipseGate(channels, centre, covariance, float(edges.mean()))

@@ -212,7 +212,7 @@ def _corrected(of_means: float, profile: Profile) -> float:
     allowed = by_valley / VALLEY
     if of_means < allowed:
         # The means depend on which population the broad components belong to, and so on the seed; the
-        # valley hardly does (docs/benchmarks/agreement.md, chains and seeds).
+        # valley hardly does (docs/benchmarks/rules.md, how many mean densities).
         return float(np.sqrt(of_means * allowed))
     # The table of depths ends at 4: a valley as deep allows any distance of the means.
     return of_means if by_valley >= MEASURABLE else allowed
