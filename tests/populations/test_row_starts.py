@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmix.populations.types import row_starts
-from dpmix.populations.types.levels import fit_levels
+from dpmix.populations.types.levels import fit_levels, start_of
 
 Array = np.ndarray
 OFF, LOW, ON, HIGH = np.eye(4, dtype=bool)
@@ -40,10 +40,14 @@ def test_a_row_with_a_background_has_its_own_threshold(monkeypatch: pytest.Monke
     assert cd8_of(TABLE)[MONOCYTES] < 2.3
 
 
-def test_a_row_with_a_component_that_passes_keeps_the_start() -> None:
-    """Some monocytes are negative, so the others are of a type without a row."""
-    places, sizes = np.vstack([PLACES, [0.0, -1.5, 4.0]]), np.append(SIZES, 200)
-    assert cd8_of(TABLE, places, sizes)[MONOCYTES] < 2.3
+@pytest.mark.parametrize("negative", [0, 200])
+def test_a_row_with_a_component_that_passes_keeps_the_start(negative: int) -> None:
+    """If some monocytes are negative, the others are of a type without a row."""
+    places, sizes = np.vstack([PLACES, [0.0, 0.0, 4.0]]), np.append(SIZES, negative)
+    values, labels = sample(places, sizes)
+    starts = [start_of(values[:, m], labels, TABLE[:, m]) for m in range(3)]
+    found = row_starts.own_starts(starts, values, labels, TABLE, [1, 1, 1])[1].thresholds[:, 0]
+    assert (found[MONOCYTES] == found[0]) == (negative > 0)
 
 
 def test_a_cell_that_divides_similar_types_keeps_the_start() -> None:
