@@ -187,7 +187,7 @@ def coarse_config(folder: Path, output: str, coarseness: float | None, threads: 
     )
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [3])
 def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path, threads: int) -> None:
     write_events(tmp_path / "events.npy", 1_000)
     run_mcmc(coarse_config(tmp_path, "whole.h5", 400.0))

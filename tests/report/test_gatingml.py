@@ -121,7 +121,7 @@ def test_flowkit_recovers_the_counts(
     assert_flowkit_agrees(tmp_path / "gates.xml", fcs, found)
 
 
-@pytest.mark.parametrize("linearize", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("linearize", [False])
 def test_old_instruments_with_logarithmic_amplifiers(
     shared_data: Path, tmp_path: Path, linearize: bool
 ) -> None:
