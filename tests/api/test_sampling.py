@@ -35,6 +35,8 @@ SECTIONS: dict[str, Any] = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_events(tmp_path / "events.npy", 3000)
     monkeypatch.chdir(tmp_path)
+    # Other tests find populations, which is a third of the time of such a run.
+    monkeypatch.setattr("dpmix.commands.whole_run.keep_populations", lambda run, engine: run)
     return tmp_path
 
 

