@@ -187,7 +187,7 @@ def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, serv
 
 
 @not_on("windows", because="Windows has no such signals")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM"])
 def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path, name: str) -> None:
     """A signal ends it like Ctrl-C: the run stops with its draws, and what waits does not start."""
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())

@@ -313,7 +313,7 @@ def test_a_rule_that_is_never_met_gives_the_draws_of_a_run_without_it(folder: Pa
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("more", [{}, {"thin": 2}])
+@pytest.mark.parametrize("more", [{"thin": 2}])
 def test_a_run_stopped_anywhere_and_resumed_is_one_run(
     folder: Path, tmp_path: Path, more: dict[str, Any]
 ) -> None:
@@ -329,7 +329,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_one_run(
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("passes", [1, 9, 20, 31, 44])
+@pytest.mark.parametrize("passes", [1, 31])
 def test_a_run_that_fails_anywhere_resumes_from_its_last_checkpoint(
     folder: Path, tmp_path: Path, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
