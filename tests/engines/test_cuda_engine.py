@@ -92,6 +92,13 @@ class TestCuda(PruningContract):
     def test_pruned_and_dense_passes_are_the_same_bits(self, dim: int, spread: float) -> None:
         super().test_pruned_and_dense_passes_are_the_same_bits(dim, spread)
 
+    @pytest.mark.parametrize(("dim", "n_components"), [(14, 64)])
+    @pytest.mark.parametrize("distance", [1e15])
+    def test_far_events_are_the_same_bits_pruned_and_dense(
+        self, dim: int, n_components: int, distance: float
+    ) -> None:
+        super().test_far_events_are_the_same_bits_pruned_and_dense(dim, n_components, distance)
+
     @pytest.mark.parametrize(("n", "dim", "n_components"), [(300, 14, 20), (1500, 5, 32)])
     def test_statistics_of_weighted_events_agree_with_the_reference(
         self, n: int, dim: int, n_components: int
@@ -173,12 +180,6 @@ def test_devices_and_batches_do_not_change_a_bit_of_weighted_events(cuda_devices
     assert_same_results(results(engine), want)
     np.testing.assert_array_equal(want[1][0], plain[1][0])  # labels
     assert want[0][0].counts.sum() == pytest.approx(WEIGHTS.each().sum(dtype=float), rel=1e-6)
-
-
-@pytest.mark.usefixtures("cuda_devices")
-def test_batches_do_not_change_a_bit() -> None:
-    want = expected_results()
-    assert_same_results(results(CudaEngine(several_chunks()[0], devices=[0], chunks_in_flight=1)), want)
 
 
 def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Emulate) -> None:
