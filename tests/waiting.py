@@ -14,4 +14,4 @@ def wait_until(happened: Callable[[], object], what: str) -> None:
     until = time.monotonic() + LIMIT
     while not happened():
         assert time.monotonic() < until, f"not within {LIMIT:.0f} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)

@@ -102,8 +102,7 @@ def test_parameters_have_the_defaults_of_the_config() -> None:
 # The draws
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("method", "named"), [("mcmc", True), ("bem", False)])
 def test_draws_are_those_of_the_command_line(method: Any, named: bool, tmp_path: Path) -> None:
     """Events with an atom. Neither the name of the file nor its format changes the noise of its events."""
     table = a_table()

@@ -316,12 +316,6 @@ def test_the_page_tells_that_the_server_has_gone(browser: Browser, study: Path) 
     server.process.wait()
     page.find("#cut").send_keys(Keys.ARROW_LEFT)
     page.until(lambda: "the server does not answer; start dpmix app again" in page.find("#failed").text)
-    again = start(study)
-    page = Page(browser.driver, again, study)
-    page.find("#cut").send_keys(Keys.ARROW_LEFT)
-    page.decided("cut")
-    again.process.terminate()
-    again.process.wait(30)
 
 
 def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path: Path) -> None:  # noqa: F811

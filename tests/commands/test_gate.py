@@ -23,7 +23,6 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
-from sklearn.metrics import adjusted_rand_score
 from test_find import POPULATIONS, Normals, cpu, normals, sample, write_run
 from workspaces import write_workspace
 
@@ -1075,35 +1074,6 @@ def test_predict_needs_files(folder: Path, tmp_path: Path) -> None:
     lacking = dpmix("predict", folder / "run.h5", tmp_path / "x.fcs", "--output", tmp_path / "out", code=2)
     assert lacking.stderr.startswith("dpmix: ")
     assert "x.fcs" in lacking.stderr
-
-
-# ---------------------------------------------------------------------------- real events
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
-def test_mouse_cells_agree_with_manual_gates(shared_data: Path, tmp_path: Path) -> None:
-    """Markers and gates of Van Gassen et al. (2015), Cytometry A 87:636, in a short run."""
-    path = shared_data / "labelled" / "flowsom_68983.fcs"
-    markers = ["CD8", "l/d", "TCRyd", "CD45", "TCRb", "NK1/1", "CD4", "CD19", "CD3"]
-    settings = {
-        "data": {"files": [str(path)], "channels": markers},
-        "model": {"components": 64},
-        "mcmc": {"burn_in": 150, "draws": 10},
-        "engine": {"backend": "cpu"},
-        "output": {"path": str(tmp_path / "run.h5")},
-    }
-    run_mcmc(Config.model_validate(settings))
-    gating = gate.gate(tmp_path / "run.h5", tmp_path / "out", engine=ON_CPU[:1])
-    with path.with_name("flowsom_68983_labels.csv").open(newline="") as file:
-        gates = np.array([row[-1] for row in csv.reader(file) if row])
-    population = events(tmp_path / "out").population.to_numpy()
-    inside = gates != "Unlabeled"
-    assert adjusted_rand_score(gates[inside], population[inside]) > 0.5
-    helpers = np.bincount(population[gates == "CD4 T cells"]).argmax()
-    signs = set(gating.full_phenotypes[helpers - 1].split())
-    assert {"CD3+", "CD4+", "CD8-", "CD19-", "NK1/1-"} <= signs
-    assert {"CD3+", "CD4+"} <= set(gating.phenotypes[helpers - 1].split())
 
 
 # ---------------------------------------------------------------------------- decisions made by hand

@@ -423,7 +423,7 @@ def accepts_or_explains(text: str, *overrides: str) -> None:
     assert not any("\n" in line for line in lines)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_mangled_text(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(VALID)))
@@ -431,7 +431,7 @@ def test_mangled_text(data: st.DataObject) -> None:
     accepts_or_explains(VALID[:start] + data.draw(st.text(max_size=10)) + VALID[stop:])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(path=st.sampled_from(KEYS), depth=st.integers(1, 4), value=VALUES)
 def test_mangled_values(path: list[str], depth: int, value: object) -> None:
     raw = yaml.safe_load(VALID)
@@ -442,7 +442,7 @@ def test_mangled_values(path: list[str], depth: int, value: object) -> None:
     accepts_or_explains(flow(raw))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     override=st.text(max_size=20) | st.builds("{}={}".format, st.sampled_from(KEYS).map(".".join), st.text())
 )

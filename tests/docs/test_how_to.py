@@ -67,6 +67,7 @@ ELSEWHERE = {"cluster", "install", "decide-on-a-page"}  # test_cluster_messages.
 
 # What makes it quick: appended to commands that begin so, and put instead of what stands in blocks.
 SMALLER = {
+    "dpmix run": "--quick",
     "dpmix simulate": "--events 2000",
     "dpmix mcmc": "--set mcmc.burn_in=20 --set model.components=16 --set mcmc.chains=2",
     "dpmix mcmc signalling.yaml": "--set data.max_events=20000",

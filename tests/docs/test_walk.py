@@ -1,42 +1,19 @@
-"""Follow docs/tutorial.md with fewer events, sweeps and draws; compare its files with the reference."""
+"""Follow docs/tutorial.md with fewer events, sweeps and draws; compare its files with the reference.
+
+`.ci/run` runs the commands by the wheel, in processes of their own.
+"""
 
 import contextlib
-import os
 import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from quick_jobs import COMMAND
-from test_how_to import BASH, printed_by, with_options
+from test_how_to import Follower
 
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 FILES = PAGE.parent / "reference" / "gating-files.md"
-COMMANDS = os.environ.get("DPMIX_COMMANDS", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-"""Where the commands of dpmix are looked for: .ci/run names the folder where the wheel is, and no other."""
-
-FIGURES = "dpmix gate run.h5 --output gated --format"
-"""The command that draws figures; others are run without, by the same Python."""
-
-# What makes it quick: appended to the commands that begin so.
-SMALLER = {
-    "dpmix run": "--quick",
-    "dpmix simulate": "--events 3000",
-    "dpmix mcmc": "--set mcmc.burn_in=40 --set mcmc.draws=20 --set model.components=24",
-    "dpmix gate": "--draws 10 --no-map",
-    "dpmix predict": "--draws 10",
-}
-
-
-def without_figures(commands: str) -> str:
-    """Return the commands; `run`, `gate` and `predict` draw no figures, but for `FIGURES`."""
-    return "\n".join(
-        line if line.startswith(FIGURES) else re.sub("^dpmix (?=run|gate|predict)", "quick/dpmix ", line)
-        for line in commands.splitlines()
-    )
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -49,33 +26,11 @@ def blocks() -> list[tuple[str, str]]:
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which every block has been run."""
     folder = tmp_path_factory.mktemp("walk")
-    r = shutil.which("Rscript")
-    quick = folder / "quick" / "dpmix"
-    quick.parent.mkdir()
-    quick.write_text(f"#!{Path(COMMANDS.split(os.pathsep)[0]) / 'python'}\n{COMMAND}\n")
-    quick.chmod(0o755)
-    for language, text in blocks():
-        if language == "python":
-            # Here, not in a process of its own: one that ends just after it has read Parquet is aborted by
-            # Arrow now and then, once all is done (apache/arrow, issue 34314).
-            with contextlib.chdir(folder):
-                exec(compile(text, str(PAGE), "exec"), {})
-        elif language == "sh":
-            printed_by([*BASH, without_figures(with_options(text, SMALLER))], folder, PATH=COMMANDS)
-        elif r is not None:
-            printed_by([r, "-e", text], folder)
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as monkeypatch:
+        follower = Follower(folder, monkeypatch)
+        for language, text in blocks():
+            follower.ways[language](text)
     return folder
-
-
-def test_the_environment_of_the_walk_is_made(tmp_path: Path) -> None:
-    """Run the installation up to where pip would build and download: .ci/run does that with the wheel."""
-    install = PAGE.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
-    root, user = re.findall(r"^```sh\n(.*?)^```$", install, flags=re.MULTILINE | re.DOTALL)
-    assert root == "sudo apt-get install python3-venv python3-dev g++\n"
-    assert user.endswith("\npip install .\n")
-    command = [*BASH, user.replace("pip install .", "command -v pip")]
-    printed = printed_by(command, HOME=str(tmp_path), PATH=os.environ["PATH"])
-    assert printed == f"{tmp_path}/dpmix/bin/pip\n"
 
 
 def test_there_is_a_walk() -> None:

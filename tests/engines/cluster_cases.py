@@ -25,7 +25,7 @@ from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
-N_CHUNKS = 7
+N_CHUNKS = 5
 N = (N_CHUNKS - 1) * CHUNK + 1234
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from engine_contract import (
     AnyEngine,
-    EngineContract,
     Floats,
     PruningContract,
     assert_parts_have_the_bits_of_the_whole,
@@ -40,6 +39,8 @@ from dpmix.model.mixture import Ints, Mixture, log_norms
 from dpmix.model.streams import Key
 
 ISAS = instruction_sets()
+ROUNDINGS = [isa for isa in ISAS if isa == ISAS[0] or isa == "v2"]
+"""Instruction sets with other bits: v3 and v4 have the same."""
 
 
 def needs(isa: str) -> pytest.MarkDecorator:
@@ -47,14 +48,10 @@ def needs(isa: str) -> pytest.MarkDecorator:
 
 
 class TestBest(PruningContract):
+    """v3 and v4 have the same bits, and so have files: tests below."""
+
     def make(self, events: Floats, **options: object) -> AnyEngine:
         return CpuEngine(events, threads=2, **options)  # type: ignore[arg-type]
-
-
-@needs("v3")
-class TestV3(PruningContract):
-    def make(self, events: Floats, **options: object) -> AnyEngine:
-        return CpuEngine(events, threads=1, isa="v3", **options)  # type: ignore[arg-type]
 
 
 @needs("v2")
@@ -69,13 +66,6 @@ def in_file(events: Floats) -> Floats:
         file.write(events.tobytes())
         file.flush()
         return np.memmap(file, np.float32, "r", 0, events.shape)
-
-
-class TestStreaming(EngineContract):
-    """The contract with the events and their values in files."""
-
-    def make(self, events: Floats, **options: object) -> AnyEngine:
-        return CpuEngine(in_file(events), threads=2, scratch=Path(tempfile.gettempdir()), **options)  # type: ignore[arg-type]
 
 
 def test_grid_and_limits_are_the_same_in_python_and_in_native_code() -> None:
@@ -219,7 +209,7 @@ def test_instruction_sets_with_other_tiles_add_the_same_blocks(n_components: int
         assert_same_stats(v3.expect_labels(mixture), v4.expect_labels(mixture))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ROUNDINGS)
 @pytest.mark.parametrize("dim", [1, 5, 14, 30, 50])
 def test_log_densities_are_within_rounding_of_float64(isa: str, dim: int) -> None:
     events, mixture = problem(500, dim, 30)
@@ -247,7 +237,7 @@ def test_pruning_is_measured_and_switches_itself_off() -> None:
     assert engine._native.kept == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("isa", ROUNDINGS)
 def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: str) -> None:
     """Weights of a little more than 2^-25 of the sum before them raise it, 600 of them by as many ulps."""
     dim, light = 8, 600
@@ -265,7 +255,7 @@ def test_a_component_is_dropped_only_if_adding_its_weight_changes_nothing(isa: s
         assert found - log_norms(eyes)[0] == pytest.approx(np.log(float(total)), abs=3e-6)
 
 
-@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("isa", ROUNDINGS)
 @pytest.mark.parametrize("spread", [0.5, 2.0])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])  # of the last channel, whose whiteners are then large
 def test_clearances_drop_only_components_without_weight(isa: str, spread: float, scale: float) -> None:
@@ -318,7 +308,7 @@ def test_pruning_follows_components_that_are_renumbered() -> None:
             informed.draw_labels(replace(mixture, order=order), Key(1, 0, 9))
 
 
-@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("isa", ROUNDINGS)
 @pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
 def test_memberships_of_draw_after_draw_are_those_of_one_draw_alone(isa: str, spread: float) -> None:
     """Passes over the same range prune by labels; draws number their components in any order."""
@@ -351,7 +341,7 @@ def test_memberships_of_draw_after_draw_save_work_where_it_pays() -> None:
     assert kept["overlapping"][3:] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("isa", ROUNDINGS)
 @pytest.mark.parametrize(("n_events", "n_components"), [(90_000, 64), (3_000, 64), (20_000, 8)])
 def test_components_and_log_densities_of_draw_after_draw_are_those_of_separate_passes(
     isa: str, n_events: int, n_components: int
@@ -396,9 +386,9 @@ def test_one_component_holds_everything() -> None:
 
 @pytest.mark.slow
 def test_many_components() -> None:
-    events, mixture = problem(3000, 3, 4096)
+    events, mixture = problem(1000, 3, 4096)
     stats = CpuEngine(events).draw_labels(mixture, Key(1, 0, 0))
-    assert stats.counts.sum() == 3000
+    assert stats.counts.sum() == 1000
     assert_right_memberships(CpuEngine(events), events, mixture, np.arange(4096)[::-1])
 
 
@@ -465,9 +455,9 @@ print(status("VmHWM:") - before)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
-    """With 400 MB of events and 30 MB of values of them, next to 20 MB of labels and 12 of memberships."""
+    """With 200 MB of events and 15 MB of values of them, next to 10 MB of labels and 12 of memberships."""
     path, block = tmp_path / "events.npy", np.random.default_rng(0).normal(size=(100_000, 20))
-    events = np.lib.format.open_memmap(path, "w+", np.float32, (5_000_000, 20))
+    events = np.lib.format.open_memmap(path, "w+", np.float32, (2_500_000, 20))
     for start in range(0, len(events), len(block)):
         events[start : start + len(block)] = block
     del events
@@ -476,8 +466,8 @@ def test_memory_does_not_grow_with_events_in_a_file(tmp_path: Path) -> None:
         command = [sys.executable, "-c", PEAK, str(path), *options]
         peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1000)
     streaming, resident = peaks
-    assert streaming < 150.0
-    assert resident > 430.0  # otherwise this would prove nothing
+    assert streaming < 110.0
+    assert resident > 215.0  # otherwise this would prove nothing
     assert sorted(tmp_path.iterdir()) == [path]
 
 

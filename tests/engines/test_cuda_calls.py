@@ -118,7 +118,7 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
 
 def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
     """One list starts it and one reads the times."""
-    events, mixture = problem(2 * CHUNK - 5, 5, 16)
+    events, mixture = problem(2 * CHUNK - 5, 5, 8)
     engine = CudaEngine(events, devices=[0])
     keys = iter(range(100))
     passes: list[Callable[[], object]] = [
@@ -138,8 +138,8 @@ def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
 def test_copies_of_a_pass_do_not_wait_and_have_been_written(
     emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch, resident: bool, on_device: bool
 ) -> None:
-    events, mixture = problem(2 * CHUNK - 5, 5, 16)
-    rest = np.full(12, -1, np.int32), np.zeros(12, np.int8)
+    events, mixture = problem(2 * CHUNK - 5, 5, 8)
+    rest = np.full(4, -1, np.int32), np.zeros(4, np.int8)
     split = SplitAssignment(np.r_[SPLIT.pairs, rest[0]], np.r_[SPLIT.sides, rest[1]], SPLIT.word)
     emulated_devices(memory=None if resident else 8 * MIB)
     if not on_device:
@@ -152,7 +152,7 @@ def test_copies_of_a_pass_do_not_wait_and_have_been_written(
     assert (memory.holds_events, memory.labels(0).on_device) == (resident, on_device)
     engine.divide(split, halves(mixture, split, 2), Key(1, 0, 2))
     engine.expect_labels(mixture)
-    engine.memberships(mixture, np.arange(16) % 3, 0, len(events))
+    engine.memberships(mixture, np.arange(8) % 3, 0, len(events))
     assert emulator.faults(0) == before
     engine.close()
 
@@ -162,7 +162,7 @@ def test_a_pruned_pass_sorts_labels_that_stay_on_the_device_once(
     counted: Counted, monkeypatch: pytest.MonkeyPatch, on_device: bool
 ) -> None:
     """The order of the last pass serves the next one. Labels on the host are sorted again."""
-    events, mixture = problem(5000, 6, 16, spread=4.0)
+    events, mixture = problem(5000, 5, 16, spread=4.0)
 
     def draws(engine: CudaEngine) -> Iterator[tuple[int, Stats, npt.NDArray[np.int32]]]:
         for iteration in range(4):

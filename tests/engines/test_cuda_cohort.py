@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cuda_cases import FMA, MIB, SPLIT, BytesMoved, Emulate, Results, assert_same_results, needs_fma
+from cuda_cases import FMA, SPLIT, BytesMoved, Emulate, Results, assert_same_results, needs_fma
 from engine_contract import Floats, assert_near_stats, assert_same_stats, halves, problem, weights_of
 from reference import ReferenceEngine
 
-from dpmix.engines import cohort_sums, exact
+from dpmix.engines import cohort_sums
 from dpmix.engines.chunk_grid import ChunkGrid
 from dpmix.engines.cohort import CohortEngine, of_sample
 from dpmix.engines.cohort_sums import CohortSums
 from dpmix.engines.cuda.cohort import CudaCohortEngine
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.engines.cuda.work import Pass
-from dpmix.engines.shares import ChunkQueue
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Ints, Mixture, SampleTerms, Stats
 from dpmix.model.streams import Key
@@ -110,7 +109,7 @@ def assert_agrees_with_the_cpu(case: Case) -> None:
 
 @needs_fma
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (5, 20), (14, 70), (17, 32), (33, 31)])
+@pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (5, 20), (33, 31)])
 def test_it_agrees_with_the_cpu_engine_label_by_label(dim: int, n_components: int) -> None:
     assert_agrees_with_the_cpu(small(dim, n_components))
 
@@ -163,26 +162,15 @@ def without(what: str) -> Callable[..., Any]:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "without the weights of the samples": (Layout, "of_sample", without("weights")),
-    "without their shifts": (Layout, "of_sample", without("shifts")),
     "with the mixture of the first sample for all": (
         Pass,
         "rows",
         lambda work, layout, _, right=Pass.rows: right(work, layout, 0),
     ),
-    "with chunks of several samples in a launch": (
-        ChunkQueue,
-        "_n_alike",
-        lambda queue, chunks, most: len(chunks),
-    ),
     "with random numbers by the place in the sample": (
         ChunkGrid,
         "sample",
         lambda grid, sample: (0, int(grid.starts[sample + 1] - grid.starts[sample])),
-    ),
-    "with the rows of one chunk instead of their sum": (
-        exact,
-        "add",
-        lambda state, numbers, right=exact.add: (state.fill(0.0), right(state, numbers)),
     ),
 }
 
@@ -251,7 +239,7 @@ def expected_results(weighted: bool = False) -> Results:
     return found
 
 
-@pytest.mark.parametrize(("devices", "chunks", "weighted"), [([0, 1], 2, False), ([2, 0, 1], 1, True)])
+@pytest.mark.parametrize(("devices", "chunks", "weighted"), [([2, 0, 1], 1, True)])
 def test_devices_and_batches_do_not_change_a_bit(
     cuda_devices: Emulate, devices: list[int], chunks: int | None, weighted: bool
 ) -> None:
@@ -277,7 +265,7 @@ def test_statistics_of_samples_sum_to_those_of_all() -> None:
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize(("dim", "n_components"), [(5, 40), (14, 70)])
+@pytest.mark.parametrize(("dim", "n_components"), [(5, 40)])
 def test_pruned_and_dense_draws_are_the_same_bits(dim: int, n_components: int) -> None:
     case = small(dim, n_components)
     pruned, dense = made(case, devices=[0]), made(case, devices=[0], pruning=False)
@@ -287,22 +275,6 @@ def test_pruned_and_dense_draws_are_the_same_bits(dim: int, n_components: int) -
         assert_same_stats(pruned.draw_labels(mixture, key), dense.draw_labels(mixture, key))
         np.testing.assert_array_equal(pruned.labels(1), dense.labels(1))
         assert (sum(account.work for account in pruned._accounts) > 0) == (iteration == 1)  # the others dense
-
-
-def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Emulate) -> None:
-    want, case = expected_results(), several_samples()
-    emulated_devices(2, order=5, threads=1)
-    assert_same_results(results(made(case), case), want)
-
-
-def test_events_that_do_not_fit_pass_through(
-    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
-) -> None:
-    want, case = expected_results(), several_samples()
-    emulated_devices(memory=5 * MIB)
-    with caplog.at_level(logging.WARNING, "dpmix"):
-        assert_same_results(results(made(case), case), want)
-    assert "pass through it in every sweep" in caplog.text
 
 
 @pytest.mark.usefixtures("emulated_devices")
@@ -327,9 +299,9 @@ def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pyte
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize("cut", [2, 3])
+@pytest.mark.parametrize("cut", [3])
 def test_parts_of_the_data_have_the_bits_of_the_whole(cut: int) -> None:
-    """Cut between samples, and within the sample of three chunks."""
+    """Cut within the sample of three chunks."""
     events, starts, mixture = several_samples()
     edge = int(ChunkGrid(starts).events(cut)[0])
     options: dict[str, Any] = {"devices": [0]}

@@ -58,7 +58,7 @@ SHAPES = [
     (600, 33, 31),
 ]
 DIVISIONS = [(1, 1, 2), (1000, 2, 31), (5000, 14, 40), (600, 33, 31)]
-MEMBERSHIPS = [(1, 1, 1), (701, 1, 300), (333, 5, 16), (601, 14, 300), (200, 17, 32), (120, 33, 31)]
+MEMBERSHIPS = [(1, 1, 1), (701, 1, 300), (333, 5, 16), (120, 33, 31)]
 
 
 @pytest.mark.usefixtures("cuda_devices")
@@ -83,16 +83,23 @@ class TestCuda(PruningContract):
     def test_a_division_agrees_with_the_reference(self, n: int, dim: int, n_components: int) -> None:
         super().test_a_division_agrees_with_the_reference(n, dim, n_components)
 
-    @pytest.mark.parametrize("dim", [2, 14])
+    @pytest.mark.parametrize("dim", [14])
     def test_labels_have_the_right_frequencies(self, dim: int) -> None:
         super().test_labels_have_the_right_frequencies(dim)
 
-    @pytest.mark.parametrize("dim", [5, 17])  # others: test_cuda_pruned.py
+    @pytest.mark.parametrize("dim", [5])  # others: test_cuda_pruned.py
     @pytest.mark.parametrize("spread", [0.3, 3.0])
     def test_pruned_and_dense_passes_are_the_same_bits(self, dim: int, spread: float) -> None:
         super().test_pruned_and_dense_passes_are_the_same_bits(dim, spread)
 
-    @pytest.mark.parametrize(("n", "dim", "n_components"), [(300, 14, 20), (1500, 3, 32)])
+    @pytest.mark.parametrize(("dim", "n_components"), [(14, 64)])
+    @pytest.mark.parametrize("distance", [1e15])
+    def test_far_events_are_the_same_bits_pruned_and_dense(
+        self, dim: int, n_components: int, distance: float
+    ) -> None:
+        super().test_far_events_are_the_same_bits_pruned_and_dense(dim, n_components, distance)
+
+    @pytest.mark.parametrize(("n", "dim", "n_components"), [(300, 14, 20), (1500, 5, 32)])
     def test_statistics_of_weighted_events_agree_with_the_reference(
         self, n: int, dim: int, n_components: int
     ) -> None:
@@ -125,10 +132,9 @@ def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_compon
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize("dim", [5, pytest.param(64, marks=pytest.mark.slow)])
-def test_every_block_of_a_chunk_is_in_the_log_likelihood(dim: int) -> None:
-    """Draws have other blocks than the E step for these numbers of channels."""
-    events, mixture = problem(CHUNK - 3, dim, 4, spread=4.0)
+def test_every_block_of_a_chunk_is_in_the_log_likelihood() -> None:
+    """Draws have other blocks than the E step for 5 to 8 channels."""
+    events, mixture = problem(CHUNK - 3, 5, 4, spread=4.0)
     dense, pruned = (CudaEngine(events, devices=[0], pruning=pruning) for pruning in (False, True))
     want = CpuEngine(events).expect_labels(mixture).log_likelihood
     found = [
@@ -159,7 +165,7 @@ def test_what_is_expected_is_right(cuda_devices: Emulate) -> None:
     assert_near_stats(stats[3], reference.expect_labels(mixture), len(events))
 
 
-@pytest.mark.parametrize("devices", [[2, 0, 1], list(range(8))])
+@pytest.mark.parametrize("devices", [[2, 0, 1]])
 def test_devices_do_not_change_a_bit(cuda_devices: Emulate, devices: list[int]) -> None:
     cuda_devices(1 + max(devices))
     want = expected_results()
@@ -176,19 +182,13 @@ def test_devices_and_batches_do_not_change_a_bit_of_weighted_events(cuda_devices
     assert want[0][0].counts.sum() == pytest.approx(WEIGHTS.each().sum(dtype=float), rel=1e-6)
 
 
-@pytest.mark.usefixtures("cuda_devices")
-def test_batches_do_not_change_a_bit() -> None:
-    want = expected_results()
-    assert_same_results(results(CudaEngine(several_chunks()[0], devices=[0], chunks_in_flight=1)), want)
-
-
 def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Emulate) -> None:
     want = expected_results()
     emulated_devices(2, order=5, threads=1)
     assert_same_results(results(CudaEngine(several_chunks()[0])), want)
 
 
-@pytest.mark.parametrize("dim", [14, 33])
+@pytest.mark.parametrize("dim", [33])
 def test_the_order_of_threads_does_not_change_a_bit_in_many_channels(
     emulated_devices: Emulate, dim: int
 ) -> None:
@@ -352,9 +352,9 @@ def test_a_program_may_end_after_the_failure_of_a_device(emulated_devices: Emula
         subprocess.run(
             [sys.executable, "-c", FAILING], env=failing, capture_output=True, text=True, check=False
         )
-        for _ in range(6)
+        for _ in range(4)
     ]
-    assert [each.returncode for each in ended] == [3] * 6, [each.stderr for each in ended]
+    assert [each.returncode for each in ended] == [3] * 4, [each.stderr for each in ended]
 
 
 # ---- Parts of the engine

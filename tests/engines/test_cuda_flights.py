@@ -23,7 +23,7 @@ from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.streams import Key
 
-N, DIM, COMPONENTS = 2 * CHUNK + 77, 5, 16  # the second draw is pruned
+N, DIM, COMPONENTS = 2 * CHUNK + 77, 5, 8  # the second draw is pruned
 DRAWS = 3  # the first two make lists, and wait for the pass of the other chain
 Drawn = tuple[list[Stats], npt.NDArray[np.int32]]
 Change = Callable[[], None]
@@ -116,7 +116,7 @@ def assert_as_expected(engine: CudaEngine, got: list[list[Stats]], want: list[Dr
         np.testing.assert_array_equal(engine.labels(chain), labels)
 
 
-@pytest.mark.parametrize(("devices", "order"), [([0], 5), (list(range(8)), 0)])
+@pytest.mark.parametrize(("devices", "order"), [([0], 5), ([0, 1, 2], 0)])
 def test_two_passes_at_a_time_have_the_same_bits(
     emulated_devices: Emulate, together: Together, devices: list[int], order: int
 ) -> None:
@@ -144,14 +144,7 @@ def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, toge
     assert_as_expected(engine, together.draw(engine), want)
 
 
-@pytest.mark.parametrize(
-    "fail",
-    [
-        "1:cuEventElapsedTime:17",
-        "2:cuMemcpyDtoHAsync:10",
-        "1:cuLaunchKernel:37,2:cuLaunchKernel:47",
-    ],
-)
+@pytest.mark.parametrize("fail", ["1:cuLaunchKernel:37,2:cuLaunchKernel:47"])
 @pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over_two_passes(
     emulated_devices: Emulate, together: Together, fail: str, caplog: pytest.LogCaptureFixture
@@ -200,7 +193,7 @@ def test_a_division_waits_for_the_pass_of_another_chain(
     emulated_devices(2)
     engine = CudaEngine(case()[0], devices=[0, 1])
     split = SPLIT._replace(
-        pairs=np.r_[SPLIT.pairs, np.full(12, -1, np.int32)], sides=np.r_[SPLIT.sides, np.zeros(12, np.int8)]
+        pairs=np.r_[SPLIT.pairs, np.full(4, -1, np.int32)], sides=np.r_[SPLIT.sides, np.zeros(4, np.int8)]
     )
     pairs, key = halves(case()[1], split, 2), Key(1, 0, 2)
     together.draw(engine)

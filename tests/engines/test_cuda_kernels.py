@@ -22,19 +22,7 @@ from dpmix.kernels.layout import MOMENT_THREADS, Layout
 from dpmix.model.mixture import Array, Mixture
 from dpmix.model.streams import Key
 
-SHAPES = [
-    (1, 1, 1),
-    (1001, 1, 2),
-    (1, 2, 1),
-    (700, 2, 1000),
-    (129, 5, 31),
-    (513, 14, 256),
-    (600, 16, 33),
-    (257, 17, 32),
-    (300, 33, 31),
-    (500, 64, 33),
-    (300, 2, 4096),
-]
+SHAPES = [(1, 1, 1), (129, 5, 31), (513, 14, 256), (300, 33, 31)]
 Labels = npt.NDArray[np.uint16]
 
 
@@ -97,7 +85,7 @@ def test_log_densities_are_those_of_the_cpu_engine(n: int, dim: int, n_component
 
 
 @pytest.mark.usefixtures("context")
-@pytest.mark.parametrize("dim", [5, 14, 33])
+@pytest.mark.parametrize("dim", [14])
 def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Callable[..., None], dim: int) -> None:
     events, mixture = problem(700, dim, 70, spread=0.3)
     found = []
@@ -111,7 +99,7 @@ def test_the_order_of_threads_does_not_change_a_bit(emulated_devices: Callable[.
 @pytest.mark.slow
 @pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("first_event", [0, 2**32 - 100])
-@pytest.mark.parametrize(("n", "dim", "n_components"), [(1, 2, 1), (513, 14, 256), (300, 2, 4096)])
+@pytest.mark.parametrize(("n", "dim", "n_components"), [(513, 14, 256)])
 def test_indicators_are_those_of_the_reference(n: int, dim: int, n_components: int, first_event: int) -> None:
     events, mixture = problem(n, dim, n_components)
     key = Key(seed=5 + (3 << 40), chain=2, iteration=7)

@@ -34,12 +34,11 @@ from dpmix.model.streams import Key
 # ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
 
 
-@pytest.mark.parametrize("devices", [[0], [0, 1]])
 def test_events_that_do_not_fit_pass_through(
-    emulated_devices: Emulate, devices: list[int], caplog: pytest.LogCaptureFixture
+    emulated_devices: Emulate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    want = expected_results()
-    emulated_devices(2, memory=8 * MIB if devices == [0] else 4 * MIB)
+    want, devices = expected_results(), [0, 1]
+    emulated_devices(2, memory=4 * MIB)
     engine = CudaEngine(several_chunks()[0], devices=devices)
     with caplog.at_level(logging.WARNING, "dpmix"):
         assert_same_results(results(engine), want)
@@ -133,13 +132,7 @@ def test_a_device_without_room_for_a_chunk_has_failed(emulated_devices: Emulate)
 # ---- Devices that fail
 
 
-@pytest.mark.parametrize(
-    "fail",
-    [
-        "1:cuLaunchKernel:4,0:cuLaunchKernel:9",
-        "0:cuStreamWaitEvent:3,1:cuStreamWaitEvent:2",
-    ],
-)
+@pytest.mark.parametrize("fail", ["0:cuStreamWaitEvent:3,1:cuLaunchKernel:4"])
 @pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over(emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     want = expected_results()

@@ -38,14 +38,7 @@ from dpmix.model.streams import Key
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fail",
-    [
-        "1:cuLaunchKernel:2,0:cuMemcpyHtoD:1",
-        "1:cuMemcpyDtoHAsync:2,2:cuEventRecord:3",
-        "0:cuEventSynchronize:1,2:cuStreamWaitEvent:1",
-    ],
-)
+@pytest.mark.parametrize("fail", ["1:cuMemcpyDtoHAsync:2,2:cuEventRecord:3"])
 @pytest.mark.usefixtures("equal_speeds")
 def test_the_others_take_over_a_division(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
@@ -61,7 +54,7 @@ def test_the_others_take_over_a_division(
     np.testing.assert_array_equal(engine.labels(), labels)
 
 
-@pytest.mark.parametrize("fail", ["1:cuMemcpyDtoH:1", "0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"])
+@pytest.mark.parametrize("fail", ["0:cuMemcpyDtoH:1,2:cuLaunchKernel:3"])
 @pytest.mark.usefixtures("equal_speeds")
 def test_labels_of_a_lost_device_are_drawn_again(
     emulated_devices: Emulate, fail: str, caplog: pytest.LogCaptureFixture
@@ -72,8 +65,7 @@ def test_labels_of_a_lost_device_are_drawn_again(
     engine = drawn(devices=[0, 1, 2])
     emulated_devices(3, fail=fail)
     with caplog.at_level(logging.INFO, "dpmix"):
-        if "1:cuMem" not in fail:
-            assert_same_division(divided(engine), (want[0][2], want[1][1]))
+        assert_same_division(divided(engine), (want[0][2], want[1][1]))
         np.testing.assert_array_equal(engine.labels(), labels)
     assert sum("the others continue" in line for line in caplog.messages) == 1 + fail.count(",")
     assert "the labels of chain 0 are drawn again" in caplog.text
@@ -196,8 +188,7 @@ def test_expected_memberships_are_right() -> None:
         np.testing.assert_array_equal(log_densities, made[1][start:stop])
 
 
-@pytest.mark.parametrize("devices", [[1], [0, 1], [2, 0, 1]])
-@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize(("devices", "chunks"), [([1], 3), ([2, 0, 1], 1)])
 def test_devices_and_batches_do_not_change_a_bit_of_memberships(
     cuda_devices: Emulate, devices: list[int], chunks: int
 ) -> None:
@@ -205,7 +196,7 @@ def test_devices_and_batches_do_not_change_a_bit_of_memberships(
     assert_gated_as_expected(CudaEngine(several_chunks()[0], devices=devices, chunks_in_flight=chunks))
 
 
-@pytest.mark.parametrize("order", [1, 5])
+@pytest.mark.parametrize("order", [5])
 def test_the_order_of_threads_does_not_change_a_bit_of_memberships(
     emulated_devices: Emulate, order: int
 ) -> None:

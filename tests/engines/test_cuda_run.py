@@ -15,7 +15,6 @@ from dpmix import open_run
 from dpmix.cli import main
 from dpmix.config.schema import Config
 from dpmix.config.write import to_yaml
-from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.errors import EngineError
 from dpmix.runs.bem import run_bem
 from dpmix.runs.coarseness import choice_of
@@ -79,18 +78,6 @@ def test_the_coarseness_chosen_is_that_of_the_cpu(cuda_devices: Devices, tmp_pat
     np.testing.assert_array_equal(one.curve.held_out, other.curve.held_out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
-def test_any_number_of_devices_gives_the_same_run_file(
-    cuda_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
-) -> None:
-    cuda_devices(3)
-    path = RUNS[kind](on_cuda(many, tmp_path / "run.h5", *range(3))).path
-    assert_identical(whole, path)
-    assert open_run(path).engine["backend"] == "cuda"
-    assert open_run(path).profile["kernels"] > 0
-
-
 def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Path, tmp_path: Path) -> None:
     """Check equality up to rounding and rare labels: one of 130,000 changes no mean here by 1e-4."""
     cuda = open_run(whole)
@@ -98,15 +85,6 @@ def test_the_draws_are_those_of_the_cpu_engine(many: Path, kind: str, whole: Pat
     np.testing.assert_allclose(cuda.trace["log_posterior"], cpu.trace["log_posterior"], rtol=1e-6)
     np.testing.assert_allclose(cuda.weights, cpu.weights, atol=1e-4)
     np.testing.assert_allclose(cuda.means, cpu.means, atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
-def test_passes_of_two_chains_at_a_time_leave_the_draws_as_they_are(
-    many: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert CudaEngine.passes_at_once == 2
-    monkeypatch.setattr(CudaEngine, "passes_at_once", 1)
-    assert_identical(whole, run_mcmc(on_cuda(many, tmp_path / "run.h5", 0)).path)
 
 
 @pytest.mark.slow
@@ -133,16 +111,17 @@ def test_a_device_that_dies_leaves_the_draws_as_they_are(
     emulated_devices(2, fail="1:cuLaunchKernel:7")
     assert RUNS[kind](on_cuda(many, tmp_path / "run.h5", 0, 1)).completed
     assert_identical(whole, tmp_path / "run.h5")
+    assert open_run(tmp_path / "run.h5").profile["kernels"] > 0
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "(1)" in line
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mcmc"], indirect=True)
 def test_the_last_device_that_dies_stops_the_run_and_it_goes_on(
     emulated_devices: Devices, many: Path, kind: str, whole: Path, tmp_path: Path
 ) -> None:
-    first, last = (51, 90) if kind == "mcmc" else (17, 33)  # after some passes
-    emulated_devices(2, fail=f"0:cuLaunchKernel:{first},1:cuLaunchKernel:{last}")
+    emulated_devices(2, fail="0:cuLaunchKernel:51,1:cuLaunchKernel:90")  # after some passes
     with pytest.raises(EngineError):
         RUNS[kind](on_cuda(many, tmp_path / "run.h5", 0, 1))
     stopped = open_run(tmp_path / "run.h5")
@@ -199,7 +178,7 @@ def test_the_commands_on_devices(
     assert open_run(config.output.path).complete
 
 
-@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+@pytest.mark.parametrize("kind", ["mcmc"])
 def test_the_draws_of_clouds_are_those_of_the_cpu_engine(
     cuda_devices: Devices, kind: str, tmp_path: Path
 ) -> None:

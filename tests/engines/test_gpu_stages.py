@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from cuda_on_cpu import emulator
 from test_cuda_compile import needs_nvcc, nvcc
 
 from dpmix.kernels import build
@@ -345,42 +344,6 @@ def test_findings_of_the_sanitizer_fail_its_stage(tmp_path: Path, monkeypatch: p
     }
     assert found["racecheck"]["first"] == "========= Error: Race reported"
 
-
-@pytest.mark.usefixtures("emulated_devices")
-def test_the_sanitizer_sees_every_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import gpu_sanitizer
-
-    program = tmp_path / "program.py"
-    program.write_text(SEEN.format(benchmarks=str(BENCHMARKS), size=gpu_sanitizer.SIZES[True]))
-    options = {"env": emulator.environment(1), "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run([sys.executable, str(program)], **options)
-    assert done.returncode == 0, done.stderr
-    every = {name for path in build.FOLDER.glob("*.cu") for name in kernels_of(path)}
-    assert set(done.stdout.splitlines()[-1].split()) == every
-
-
-SEEN = """
-import sys
-sys.path.insert(0, {benchmarks!r})
-sys.argv = ["gpu_passes.py", *{size!r}]
-import gpu_passes
-import pycuda.driver as driver
-from dpmix.engines.cuda.kernels import Kernels
-seen = set()
-
-def noted_load(kernels, name, load=Kernels.load):
-    seen.add(name)
-    load(kernels, name)
-
-def noted_function(module, name, get=driver.Module.get_function):
-    seen.add(name)
-    return get(module, name)
-
-Kernels.load, driver.Module.get_function = noted_load, noted_function
-gpu_passes.main()
-print(*seen)
-"""
 
 CARD = """// draw_labels: text
 // Budget    draw_labels, D = 14: registers 168; no spills.

@@ -31,12 +31,16 @@ from dpmix.system.progress import ProgressLog
 RNG = np.random.default_rng(1)
 GOOD = RNG.normal(0, 100, (300, 3)).astype(np.float32)
 NAMES = ["CD3", "CD4", "CD8"]
-SETTINGS = "model: {components: 4}\nmcmc: {burn_in: 2, draws: 3}\nengine: {backend: cpu, threads: 1}\n"
+SETTINGS = (
+    "model: {components: 4}\nmcmc: {chains: 1, burn_in: 2, draws: 3}\nengine: {backend: cpu, threads: 1}\n"
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    # Other tests find populations, which is a third of the time of such a run.
+    monkeypatch.setattr("dpmix.commands.whole_run.keep_populations", lambda run, engine: run)
     return tmp_path
 
 

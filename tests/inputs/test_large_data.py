@@ -93,8 +93,12 @@ def test_events_in_a_file_pass_through_devices_too(
     data: Path, tmp_path: Path, cuda_devices: Callable[..., None]
 ) -> None:
     cuda_devices(1)
-    few = {"model": {"components": 4}, "mcmc": {"chains": 1, "burn_in": 0, "draws": 1}}
-    for name, limit in (("memory", "1 GB"), ("file", "1 MB")):
+    few = {
+        "data": {"files": [str(data / "events.npy")], "channels": ["ch0", "ch1"]},
+        "model": {"components": 4},
+        "mcmc": {"chains": 1, "burn_in": 0, "draws": 1},
+    }
+    for name, limit in (("memory", "1 GB"), ("file", "0.5 MB")):
         engine = {"backend": "cuda", "chunks_in_flight": 1, "memory_limit": limit}
         run_mcmc(a_config(data, str(tmp_path / name), engine=engine, **few))
     assert_identical(tmp_path / "memory", tmp_path / "file")

@@ -407,12 +407,6 @@ def test_files_with_several_false_numbers_are_read_right_or_refused() -> None:
     assert not any(found[clock, "first events", False] for clock in (True, False))
 
 
-@pytest.mark.slow
-def test_the_page_counts_the_readings_of_falsified_files() -> None:
-    page = odd_files.PAGE.read_text(encoding="utf-8")
-    assert page == falsified_files.page(), "run: python tests/inputs/falsified_files.py"
-
-
 @pytest.mark.parametrize("columns", [-3, -1, 1, 2, 5])
 @pytest.mark.parametrize("owner", ["header", "text"])
 @pytest.mark.parametrize("clock", ["Time", "TIME", "HDR-T", "Event #", "Event_Count"])

@@ -187,11 +187,10 @@ def coarse_config(folder: Path, output: str, coarseness: float | None, threads: 
     )
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path, threads: int) -> None:
+def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 1_000)
     run_mcmc(coarse_config(tmp_path, "whole.h5", 400.0))
-    parts = coarse_config(tmp_path, "parts.h5", 400.0, threads)
+    parts = coarse_config(tmp_path, "parts.h5", 400.0, 3)
     run_mcmc(parts, should_stop=StopAfter(9))
     run_mcmc(parts, resume=True)
     assert_identical(tmp_path / "whole.h5", tmp_path / "parts.h5")

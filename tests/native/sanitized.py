@@ -46,7 +46,7 @@ SANITIZERS = {
         {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},  # gives arrays red zones
         # The contract once, and what it does not reach: these run every line that the whole files run.
         (
-            f"{ENGINE}::TestV3",
+            f"{ENGINE}::TestBest",
             f"{ENGINE}::test_threads_batches_and_parts_do_not_change_a_bit_of_weighted_events",
             f"{ENGINE}::test_components_and_log_densities_of_draw_after_draw_are_those_of_separate_passes",
             f"{ENGINE}::test_pruning_is_measured_and_switches_itself_off",

@@ -31,7 +31,7 @@ from dpmix.runs.describe import describe_run
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.verdict import mixing_of
 
-LENGTHS = {"chains": 2, "burn_in": 20, "draws": 30}
+LENGTHS = {"chains": 2, "burn_in": 20, "draws": 14}
 TABLES = ("populations.csv", "proportions.csv", "tree.json", "samples.nc", "events.parquet")
 
 
@@ -163,10 +163,10 @@ def test_the_version_of_the_rule(tmp_path: Path) -> None:
 
 def test_a_longer_run_is_judged_again(run: Run) -> None:
     before = str(run.verdict)
-    longer = dpmix.run_mcmc(run.path, settings={"mcmc.draws": 60}, resume=True)
+    longer = dpmix.run_mcmc(run.path, settings={"mcmc.draws": 24}, resume=True)
     own = kept_populations(longer)
     assert own is not None
-    assert longer.verdict.n_draws == 60
+    assert longer.verdict.n_draws == 24
     assert_equal(own, find_populations(longer, engine_maker(longer)))
     assert str(run.verdict) == before  # of the draws that this object has
 

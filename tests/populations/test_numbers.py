@@ -21,7 +21,7 @@ def test_numbers_are_in_the_order_of_the_proportions(shared_data: Path) -> None:
         channels = [str(channel) for channel in file["channels"]]
     adata = anndata.AnnData(values)
     adata.var_names = channels
-    dpmix.gate_anndata(adata, chains=2, burn_in=60, draws=40, components=64, progress=False, random_state=1)
+    dpmix.gate_anndata(adata, chains=2, burn_in=40, draws=20, components=40, progress=False, random_state=1)
     table = adata.uns["dpmix"]["populations"]
     assert table.population.tolist() == [str(number) for number in range(1, len(table) + 1)]
     shares = table.proportion.to_numpy()

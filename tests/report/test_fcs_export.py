@@ -21,20 +21,14 @@ from dpmix.report.fcs_export import Added, Copy
 
 ADDED = (Added("new_number", "number", 20), Added("new_share", "share", 1.0, scale=10_000))
 REAL = [
-    "fcs/100715.fcs",
     "fcs/G69019FF_CMVpp65_CD4.fcs",
-    "fcs/G69019FF_Costim_CD4.fcs",
-    "fcs/G69019FF_SEB_CD4.fcs",
     "fcs_odd/coulter.lmd",
     "fcs_odd/data1.fcs",
     "fcs_odd/data_start_offset_discrepancy_example.fcs",
-    "fcs_odd/data_stop_offset_discrepancy_example.fcs",
     "fcs_odd/duplicate_names.fcs",
     "fcs_odd/fake_large_fcs.fcs",
-    "fcs_odd/flowcal_Data001.fcs",
     "fcs_odd/flowcal_Data003.fcs",
     "fcs_odd/variable_int_example.fcs",
-    "labelled/flowsom_68983.fcs",
 ]
 PLACES = {"par", "nextdata"} | {
     f"{end}{segment}" for end in ("begin", "end") for segment in ("data", "stext", "analysis")

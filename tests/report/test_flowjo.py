@@ -265,18 +265,6 @@ def test_a_run_inside_a_population_of_the_workspace(folder: Path) -> None:
         assert file.attrs["n_events"] == int(row["count"])
 
 
-@pytest.mark.parametrize("name", ["labelled/flowsom_68983.fcs"])
-def test_real_mouse_cells(shared_data: Path, tmp_path: Path, name: str) -> None:
-    """FACSDiva, big-endian, ten compensated channels with slashes and blanks in their names."""
-    fcs = shared_data / name
-    assert dpmix("init", fcs, "--output", tmp_path / "run.yaml") == 0
-    small = ("--set", "model.components=16", "--set", "bem.starts=1", "--set", "bem.max_steps=15")
-    run = tmp_path / "run.h5"
-    assert dpmix("bem", tmp_path / "run.yaml", "--quiet", *small, "--set", f"output.path={run}") == 0
-    assert dpmix("gate", run, "--output", tmp_path / "gated", "--format", "wsp", "--quiet") == 0
-    assert_counts_agree(tmp_path / "gated", [fcs])
-
-
 def test_only_fcs_files_are_samples(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.save(tmp_path / "a.npy", np.zeros((9, 2)))
     with pytest.raises(DataError, match=r"a\.npy: is not an FCS file, which --format wsp requires"):

@@ -123,7 +123,7 @@ def test_one_sample_is_refused(folder: Path) -> None:
         run_mcmc(a_run(folder, "refused.h5", "none", data={"files": [str(folder / "s0.csv")]}))
 
 
-@pytest.mark.parametrize("short_events", [None, 1_000])
+@pytest.mark.parametrize("short_events", [1_000])
 def test_bayesian_em_finds_proportions_and_shifts(folder: Path, short_events: int | None) -> None:
     bem = BEM | {"short_events": short_events}
     run = open_run(run_bem(a_run(folder, f"bem_{short_events}.h5", bem=bem)).path, transformed=True)
@@ -136,7 +136,7 @@ def test_bayesian_em_finds_proportions_and_shifts(folder: Path, short_events: in
         np.testing.assert_allclose(share, SHARES[:, p], atol=0.05)
 
 
-@pytest.mark.parametrize("short_events", [None, 1_000])
+@pytest.mark.parametrize("short_events", [1_000])
 def test_a_resumed_run_of_bayesian_em_and_other_threads_take_the_same_path(
     folder: Path, short_events: int | None, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def on_cuda(folder: Path, output: str, *devices: int) -> Config:
     return a_run(folder, output, engine=engine, mcmc=MCMC | {"burn_in": 1, "draws": 2}, bem=SHORT)
 
 
-@pytest.mark.parametrize("kind", ["mcmc", "bem"])
+@pytest.mark.parametrize("kind", ["mcmc"])
 def test_one_cuda_device_or_two_give_the_same_draws_and_those_of_the_cpu(
     folder: Path, kind: str, cuda_devices: Callable[[int], None]
 ) -> None:
@@ -177,21 +177,6 @@ def test_one_cuda_device_or_two_give_the_same_draws_and_those_of_the_cpu(
     np.testing.assert_allclose(found.trace["log_posterior"], expected.trace["log_posterior"], rtol=1e-5)
     for name in ("sample_proportions", "shifts"):
         np.testing.assert_allclose(found.cohort[name], expected.cohort[name], atol=5e-3)
-
-
-@pytest.mark.slow
-def test_a_cluster_of_gpus_gives_the_draws_of_one_gpu(
-    folder: Path, cuda_devices: Callable[[int], None]
-) -> None:
-    from cluster_cases import threads  # Dask is slow to import
-
-    cuda_devices(1)
-    one = run_mcmc(on_cuda(folder, "gpu.h5", 0)).path
-    with threads(1, 1) as local:
-        engine = {"backend": "cluster", "scheduler": local.scheduler_address}
-        config = a_run(folder, "gpus.h5", engine=engine, mcmc=MCMC | {"burn_in": 1, "draws": 2})
-        assert_identical(one, run_mcmc(config).path)
-    assert open_run(folder / "gpus.h5").engine["engine"] == "cuda"
 
 
 def test_shifts_of_a_pooled_model_are_refused() -> None:

@@ -704,7 +704,7 @@ def child(work: Callable[[Path, Connection], None], path: Path) -> Iterator[None
 def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path) -> None:
     rng = np.random.default_rng(1)
     counts = set()
-    for _ in range(10):
+    for _ in range(6):
         RunWriter.create(path, layout(draws=DRAWS), overwrite=True).close()
         wanted = int(rng.integers(1, 100))
         with child(write_forever, path):
@@ -716,7 +716,7 @@ def test_a_kill_at_any_moment_leaves_a_file_with_its_committed_draws(path: Path)
             assert int(tree["committed"]) == committed
             undrawn = tree["posterior"].to_dataset()["covariances"][:, committed + 1 :]
             assert np.isnan(undrawn).all()
-    assert len(counts) > 5, "the kills came at much the same moment"
+    assert len(counts) > 3, "the kills came at much the same moment"
     assert min(counts) < DRAWS
 
 

@@ -38,7 +38,7 @@ from dpmix.runs.writer import RunWriter
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events in several chunks, the last one short."""
     folder = tmp_path_factory.mktemp("many")
-    write_events(folder / "events.npy", 3 * 65_536 + 4_321)
+    write_events(folder / "events.npy", 2 * 65_536 + 4_321)
     return folder
 
 
@@ -54,11 +54,7 @@ def plain(many: Path) -> Path:
 
 @pytest.mark.parametrize(
     "engine",
-    [
-        {"threads": 2},
-        {"threads": 3, "chunks_in_flight": 2},
-        {"threads": 1, "chunks_in_flight": 4, "pruning": False},
-    ],
+    [{"threads": 3, "chunks_in_flight": 2}, {"threads": 1, "chunks_in_flight": 4, "pruning": False}],
 )
 def test_draws_do_not_depend_on_threads_chunks_in_flight_or_pruning(
     many: Path, plain: Path, engine: dict[str, object], tmp_path: Path
@@ -104,7 +100,7 @@ def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Pat
     assert np.array_equal(drawn.sample_stats["log_likelihood"], drawn.trace["log_likelihood"][:, 4::2])
 
 
-@pytest.mark.parametrize("questions", [1, 4, 7])
+@pytest.mark.parametrize("questions", [1, 4])
 def test_mcmc_stopped_and_resumed_is_one_run(many: Path, plain: Path, questions: int, tmp_path: Path) -> None:
     config = a_config(many, str(tmp_path / "run.h5"), mcmc=SHORT)
     assert not run_mcmc(config, should_stop=StopAfter(questions)).completed
@@ -167,16 +163,13 @@ BEM = {"starts": 3, "short_steps": 5, "max_steps": 12, "tolerance": 1e-13}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pruning", "model"), [(True, {"components": 12}), (False, {"components": 12}), (True, LEARNED)]
-)
-def test_bayesian_em_stopped_and_resumed_is_one_run(
-    many: Path, pruning: bool, model: dict[str, object], tmp_path: Path
-) -> None:
-    engine = {"threads": 2, "pruning": pruning}
-    whole = run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=model, engine=engine)).path
+@pytest.mark.parametrize("pruning", [True, False])
+def test_bayesian_em_stopped_and_resumed_is_one_run(many: Path, pruning: bool, tmp_path: Path) -> None:
+    """Hyperparameters are learned."""
+    engine = {"threads": 2}
+    whole = run_bem(a_config(many, str(tmp_path / "whole.h5"), bem=BEM, model=LEARNED, engine=engine)).path
     engine = {"threads": 3, "pruning": pruning, "chunks_in_flight": 1}
-    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, model=model, engine=engine)
+    config = a_config(many, str(tmp_path / "run.h5"), bem=BEM, model=LEARNED, engine=engine)
     stops = 0
     while not run_bem(config, resume=stops > 0, should_stop=StopAfter(5)).completed:
         stops += 1
@@ -284,7 +277,7 @@ def fail_at_pass(n: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session, "make_engine", lambda *given: Failing(make(*given), n))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 13])
+@pytest.mark.parametrize("n", [1, 2, 13])
 def test_mcmc_goes_on_after_its_engine_failed(
     many: Path, plain: Path, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +296,7 @@ def test_mcmc_goes_on_after_its_engine_failed(
     assert_identical(plain, tmp_path / "run.h5")
 
 
-@pytest.mark.parametrize("n", [1, 5, 13, 14, 20])
+@pytest.mark.parametrize("n", [1, 13, 20])
 def test_bayesian_em_goes_on_after_its_engine_failed(
     tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,19 +403,6 @@ def test_prior_lists_must_fit_the_channels(tmp_path: Path) -> None:
         run_mcmc(a_config(tmp_path, "run.h5", model=model))
     assert len(caught.value.problems) == 2
     assert "model.prior.phi: got 4 numbers, need one or 3" in str(caught.value)
-
-
-@pytest.mark.slow
-def test_every_start_reaches_the_same_posterior(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.npy", 3_000)
-    reached = {}
-    for init in ("random", "prior", "bem", "kmeans"):
-        mcmc = {"burn_in": 300, "draws": 150, "init": init}
-        config = a_config(tmp_path, f"{init}.h5", mcmc=mcmc, bem={"starts": 2})
-        drawn = open_run(run_mcmc(config).path)
-        reached[init] = drawn.sample_stats["log_posterior"].mean()
-    # a chain's mean over these draws varies by some 10 nats; they start up to 17,000 nats apart
-    assert max(reached.values()) - min(reached.values()) < 50, reached
 
 
 def test_a_run_may_begin_where_another_ended(tmp_path: Path) -> None:

@@ -313,12 +313,9 @@ def test_a_rule_that_is_never_met_gives_the_draws_of_a_run_without_it(folder: Pa
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("more", [{}, {"thin": 2}])
-def test_a_run_stopped_anywhere_and_resumed_is_one_run(
-    folder: Path, tmp_path: Path, more: dict[str, Any]
-) -> None:
-    whole = run_mcmc(config_of(folder, tmp_path / "whole.h5", **more)).path
-    config = config_of(folder, tmp_path / "run.h5", **more)
+def test_a_run_stopped_anywhere_and_resumed_is_one_run(folder: Path, tmp_path: Path) -> None:
+    whole = run_mcmc(config_of(folder, tmp_path / "whole.h5", thin=2)).path
+    config = config_of(folder, tmp_path / "run.h5", thin=2)
     stops = 0
     while not run_mcmc(config, resume=stops > 0, should_stop=StopAfter(3)).completed:
         stops += 1
@@ -329,7 +326,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_one_run(
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("passes", [1, 9, 20, 31, 44])
+@pytest.mark.parametrize("passes", [1, 31])
 def test_a_run_that_fails_anywhere_resumes_from_its_last_checkpoint(
     folder: Path, tmp_path: Path, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ from whole_chain import (
     stack,
 )
 
-from dpmix.model import gibbs, label_swaps, normal_wishart, split_merge
+from dpmix.model import gibbs, split_merge
 from dpmix.model.coarsening import coarsened
 from dpmix.model.mixture import State, Stats, mixture_of, whiteners_of
 from dpmix.model.prior import Prior
@@ -71,7 +71,6 @@ ZETA = 0.4
 
 LEARNED = frozenset({"alpha", "m", "gamma"})
 JOINT = Case(Prior(np.array([0.5, -0.5]), 2.0, 8.0, PHI[:2, :2], 2.0, 1.0, LEARNED), 3, 6)
-ONE = replace(JOINT, n_components=1)
 ALPHAS = 2000  # equally probable values of alpha
 Clouds = tuple[float, ...] | None
 
@@ -445,45 +444,15 @@ def slip(caught_by: str, owner: Any, name: str, what: str) -> Callable[[Callable
     return register
 
 
-def _with_full(part: str) -> Callable[..., Stats]:
-    return lambda right, stats, zeta: replace(right(stats, zeta), **{part: getattr(stats, part)})
-
-
-slip("joint", gibbs, "coarsened", "counts count in full")(_with_full("counts"))
-slip("joint", gibbs, "coarsened", "scatters count in full")(_with_full("scatters"))
-slip("separated", gibbs, "coarsened", "sums count in full")(_with_full("sums"))
-slip("separated", gibbs, "coarsened", "everything counts in full")(lambda right, stats, zeta: stats)
+slip("separated", gibbs, "coarsened", "sums count in full")(
+    lambda right, stats, zeta: replace(right(stats, zeta), sums=stats.sums)
+)
 slip("joint", gibbs, "coarsened", "zeta twice")(lambda right, stats, zeta: right(stats, zeta * zeta))
-
-
-@slip("separated", label_swaps, "draw_sticks", "sticks: events count in full")
-def _(right: Any, counts: Array, *rest: Any) -> Any:
-    return right(counts / ZETA, *rest)
-
-
-@slip("separated", gibbs, "swap_labels", "label swaps: events count in full")
-def _(right: Any, counts: Array, *rest: Any) -> Any:
-    return right(counts / ZETA, *rest)
 
 
 @slip("split-merge", split_merge, "propose", "split-merge: q in full")
 def _(right: Any, *given: Any) -> Any:
     return [found._replace(log_probability=found.log_probability / ZETA) for found in right(*given)]
-
-
-@slip("split-merge", split_merge, "log_labels", "split-merge: prior of the labels with counts in full")
-def _(right: Any, counts: Array, alpha: float) -> Any:
-    return right(counts / ZETA, alpha)
-
-
-@slip("split-merge", normal_wishart, "log_marginals", "split-merge: marginal likelihoods in full")
-def _(right: Any, stats: Stats, hyper: Any) -> Any:
-    return right(coarsened(stats, 1.0 / ZETA), hyper)
-
-
-@slip("split-merge", split_merge, "coarsened", "split-merge: proposed sides count in full")
-def _(right: Any, stats: Stats, zeta: float) -> Any:
-    return stats
 
 
 # ---- Wrong samplers: events that are clouds
@@ -499,17 +468,6 @@ def _(right: Any, stats: Stats, resolution: Any) -> Any:
 def _(right: Any, stats: Stats, resolution: Any) -> Any:
     fewer = replace(stats, counts=stats.counts * ZETA)
     return replace(stats, scatters=right(fewer, resolution).scatters)
-
-
-@slip(
-    "split-merge, clouds",
-    split_merge,
-    "blurred",
-    "clouds: split-merge with a resolution that is not coarsened",
-)
-def _(right: Any, stats: Stats, resolution: Any) -> Any:
-    full = replace(stats, counts=stats.counts / ZETA)
-    return replace(stats, scatters=right(full, resolution).scatters)
 
 
 @slip("split-merge, clouds", split_merge, "blurred", "clouds: split-merge without the resolution")

@@ -5,30 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from coarsened_cases import (
-    ONE,
     SHORT,
     WRONG,
     ZETA,
     Rounds,
-    joint_distribution,
     log_power_marginal,
 )
 from comparisons import FAMILY, family_wise, worst
-from exact_cases import RESOLUTION
 from scipy import integrate
 from scipy import stats as st
 
 from dpmix.model.prior import Prior
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("resolution", [None, RESOLUTION])
-def test_the_joint_distribution_given_labels_is_kept_in_one_channel(
-    resolution: tuple[float, ...] | None,
-) -> None:
-    """Two channels: `SHORT`."""
-    p_values = joint_distribution(ONE, 80, 20, resolution=resolution)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
 def test_the_walk_of_split_merge_moves_has_the_stated_distribution() -> None:

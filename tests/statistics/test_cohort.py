@@ -1,4 +1,4 @@
-"""The sampler of the hierarchical model: joint distribution and exact posterior (`cohort_cases`)."""
+"""The sampler of the hierarchical model: its exact posterior, and its parts; the rest is in `short_tests`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cohort_cases import OWN, SHIFTED, exact_posterior, joint_distribution, native, prior_state
+from cohort_cases import OWN, SHIFTED, exact_posterior, native, prior_state
 from comparisons import FAMILY, family_wise, worst
 from scipy import stats as st
 
 from dpmix.model import cohort
 from dpmix.model.mixture import Cohort, Parameters, SampleStats
 from dpmix.model.prior import Prior
-
-
-@pytest.mark.slow
-def test_the_joint_distribution_is_kept() -> None:
-    p_values = joint_distribution(300, 12)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
 
 
 @pytest.mark.slow

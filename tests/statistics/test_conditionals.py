@@ -17,7 +17,6 @@ from scipy import stats as st
 from scipy.special import logsumexp
 from whole_chain import FIXED, Array, Floats, Ints, MakeEngine, cpu_engine
 
-from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.model import gibbs, label_swaps
 from dpmix.model.mixture import Mixture, log_norms, log_weights, mixture_of
 from dpmix.model.streams import Key, Stream
@@ -62,13 +61,6 @@ DISTANCES = (0.5, 4.0, 1000.0)
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_labels_near_and_far_have_their_probabilities(distance: float) -> None:
     assert label_frequencies(cpu_engine, distance) > FAMILY
-
-
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_labels_near_and_far_have_their_probabilities_on_cuda(
-    cuda_devices: Callable[[int], None], distance: float
-) -> None:
-    assert label_frequencies(lambda events: CudaEngine(events, devices=[0]), distance) > FAMILY
 
 
 def test_the_log_likelihood_is_that_of_the_mixture() -> None:

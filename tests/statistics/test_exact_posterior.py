@@ -15,7 +15,6 @@ from exact_cases import (
     log_label_prior,
     log_marginal,
     log_predictive,
-    split_merge_alone,
 )
 from scipy import stats as st
 from whole_chain import Array, Sampler
@@ -25,25 +24,13 @@ from dpmix.model.mixture import Stats
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(label_swaps=False, split_merge=False)])
-@pytest.mark.parametrize("alpha", [1.0, None])
+@pytest.mark.parametrize(
+    ("alpha", "sampler"),
+    [(None, Sampler()), (1.0, Sampler(False, False)), (None, Sampler(resolution=RESOLUTION))],
+)
 def test_a_chain_has_the_exact_posterior(alpha: float | None, sampler: Sampler) -> None:
+    """And as `short_tests`, which has label swaps alone and split-merge moves alone."""
     p_values = exact_posterior(alpha, 2500, sampler)
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moves", [True, False])
-@pytest.mark.parametrize("alpha", [1.0, None])
-def test_a_chain_on_clouds_has_the_exact_posterior(alpha: float | None, moves: bool) -> None:
-    p_values = exact_posterior(alpha, 2500, Sampler(moves, moves, resolution=RESOLUTION))
-    assert family_wise(p_values) > FAMILY, worst(p_values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("resolution", [None, RESOLUTION])
-def test_split_merge_moves_alone_keep_the_exact_posterior(resolution: tuple[float, ...] | None) -> None:
-    p_values = split_merge_alone(2000, resolution=resolution)
     assert family_wise(p_values) > FAMILY, worst(p_values)
 
 

@@ -28,7 +28,7 @@ from dpmix.runs.reader import open_run
 from dpmix.system import console, window
 from dpmix.system.stop import Stop
 
-DRAWS = 1500  # some seconds: the terminal must close before the last
+DRAWS = 800  # a second or more: the terminal must close before the last
 RUN = {"model": {"components": 8}, "mcmc": {"burn_in": 10, "draws": DRAWS}}
 
 
@@ -107,9 +107,9 @@ def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> Non
     os.close(its_end)
     shown = b""
     bar = "\u2501".encode()
-    while not path.exists() or open_run(path).committed < 3 or bar not in shown:
+    while bar not in shown or not path.exists() or open_run(path).committed < 3:
         assert process.poll() is None, "it ended, or there was no progress bar"
-        time.sleep(0.01)
+        time.sleep(0.05)
         with suppress(BlockingIOError):
             shown += os.read(terminal, 65536)
     os.close(terminal)
