@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -75,11 +77,15 @@ def scores(made: RegressionFit, truth: Array) -> tuple[Array, Array, Array]:
     )
 
 
-def test_intervals_cover_and_effects_are_found() -> None:
-    """In four panels; models without pairing, or without the measurement error, fail."""
+def verdict(change: str = "") -> tuple[float, float, float, float]:
+    """Return coverage of on and off responses, power, and share of false discoveries, in four panels."""
     covered, right, wrong = [], 0, 0
     for seed in range(4):
         y, variances, columns, truth = panel(seed)
+        if change == "no pairing":
+            columns = replace(columns, random=np.zeros((len(y), 0)), terms=NONE)
+        if change == "no measurement error":
+            variances = np.zeros_like(variances)
         made = fit(y, variances, columns)
         assert made.effective.min() >= ENOUGH
         cover, p, _ = scores(made, truth)
@@ -87,10 +93,36 @@ def test_intervals_cover_and_effects_are_found() -> None:
         right, wrong = right + (found & (truth != 0.0)).sum(), wrong + (found & (truth == 0.0)).sum()
         covered.append(cover)
     on, off = np.array(covered)[:, ON].mean(), np.array(covered)[:, ~ON].mean()
-    assert 0.85 <= on <= 0.95
-    assert 0.85 <= off <= 0.95
-    assert right / (4.0 * (truth != 0.0).sum()) >= 0.85
-    assert wrong / max(right + wrong, 1) <= 0.1
+    return on, off, right / (4.0 * (truth != 0.0).sum()), wrong / max(right + wrong, 1)
+
+
+def passes(change: str = "") -> bool:
+    on, off, power, false = verdict(change)
+    return 0.85 <= on <= 0.95 and 0.85 <= off <= 0.95 and power >= 0.85 and false <= 0.1
+
+
+def test_intervals_cover_and_effects_are_found() -> None:
+    assert passes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["no pairing", "no measurement error"])
+def test_a_model_without_a_part_fails(wrong: str) -> None:
+    assert not passes(wrong)
+
+
+@pytest.mark.slow
+def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(self: regression._Kinds, theta: Array, weights: Array) -> None:
+        self.means = np.repeat(
+            np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0
+        ) / len(theta)
+        self.sds = np.full_like(self.means, 0.05)
+
+    monkeypatch.setattr(regression._Kinds, "update", shared)
+    monkeypatch.setattr(regression, "ENOUGH", 0.0)
+    monkeypatch.setitem(globals(), "ENOUGH", 0.0)
+    assert not passes()
 
 
 def test_an_outlier_is_recognised() -> None:
@@ -102,13 +134,13 @@ def test_an_outlier_is_recognised() -> None:
     assert (np.delete(made.usual, 30, axis=1) > 0.05).mean() > 0.99
 
 
-def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-values without effects of medians that are off in most samples, and on at random in others.
+def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array:
+    """Return p-values without effects of medians that are off in most samples, and on at random in others.
 
     Medians of mass cytometry are like that where half of the cells are at zero. With two groups of four, one
-    such value counts as an outlier, and chance separates the others. One of 140 p-values below 0.0001 has a
-    probability of 1.4%; with normal tails (KIND_FREE = 1e6), two or more are.
+    such value counts as an outlier, and chance separates the others.
     """
+    monkeypatch.setattr(regression, "KIND_FREE", kind_free)
     monkeypatch.setattr(regression, "LEAST_SAMPLES", 0)
     columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     number = np.arange(60)
@@ -122,7 +154,17 @@ def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> No
         y = y + hops * random.exponential(0.15, (8, 60))
         sds = np.where(on, 0.05, np.where(hops, 0.03, 0.004))
         found.append(scores(fit(y, np.broadcast_to(sds**2, y.shape), columns), np.zeros(60))[1][hopping])
-    assert np.concatenate(found).min() > 1e-4
+    return np.concatenate(found)
+
+
+def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 140 p-values below 0.0001 has a probability of 1.4%."""
+    assert tails_of_hopping(regression.KIND_FREE, monkeypatch).min() > 1e-4
+
+
+@pytest.mark.slow
+def test_kinds_with_normal_tails_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (tails_of_hopping(1e6, monkeypatch) < 1e-4).sum() >= 2
 
 
 def tail_of_three_donors() -> float:
