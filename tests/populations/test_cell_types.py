@@ -294,6 +294,25 @@ def test_a_cell_is_contradicted_if_no_component_of_its_row_passes_it(rare: str) 
     assert not found.upheld.any()
 
 
+def test_the_only_cell_that_excludes_another_row_is_not_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No NK cell is bright, and NK cells fail CD8, as the table has it: bright ones must not get them."""
+    random = np.random.default_rng(4)
+    labels = np.repeat(np.arange(3), (3_000, 1_500, 2_000))
+    places = np.array([[4.0, 0.0, 0.0], [4.0, 0.0, 4.0], [0.0, 4.0, 0.0]])  # CD3, CD56, CD8
+    values = places[labels] + random.normal(0.0, 0.4, (len(labels), 3))
+    on, high = np.array([0, 1, 1, 0], bool), np.array([0, 0, 0, 1], bool)
+    levels = np.array([(PLUS, OFF, SILENT), (OFF, on, PLUS), (OFF, high, SILENT)])  # T, NK, NK bright
+    markers, doubt = fit_levels(values, labels, levels), np.full(levels.shape[:2], np.nan)
+
+    def contradicted() -> list[list[int]]:
+        found = assess_cells(markers, values, doubt, telling(levels), [labels])
+        return np.argwhere(found.contradicted).tolist()
+
+    assert contradicted() == [[1, 2]]
+    monkeypatch.setattr(cells, "_only_differences", lambda markers: np.zeros((3, 3), bool))  # the wrong rule
+    assert [2, 1] in contradicted()
+
+
 def test_a_cell_is_upheld_by_most_draws_and_not_against_a_stated_doubt() -> None:
     values, labels = blood(np.random.default_rng(17), (80, 1_500, 800, 2_500), NEXT)
     joined = np.where(labels == 0, 3, labels)  # no component of its own in these draws

@@ -1,12 +1,14 @@
 """Cells of a table of cell types that the data contradict, and those that make an event unknown.
 
 **Contradicted cells.** Of the events that a row explains better than all other rows, fewer than
-`CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is taken
-for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such cells are
-computed in turn. (With probabilities instead of the best row, a rare row whose neighbour differs in one cell
-took the events of this neighbour.) A cell that divides similar types is never contradicted: events that
-differ from the row in this cell alone are of a type without a row, also where the row itself is rare or
-absent. If its sign is wrong, it is suspect (`suspect_cells`).
+`CONTRADICTED` may pass one of its cells, each event counted by its probability of the row. This cell is
+taken for wrong: its p is the base rate, and it neither helps nor hurts, nor counts in k. Rows and such
+cells are computed in turn. (With probabilities instead of the best row, a rare row whose neighbour differs
+in one cell took the events of this neighbour.) A cell that divides similar types is never contradicted:
+events that differ from the row in this cell alone are of a type without a row, also where the row itself
+is rare or absent. If its sign is wrong, it is suspect (`suspect_cells`). Nor is a cell contradicted, of
+any level, that is the only one to exclude another row: without ++ of bright NK cells, they would have the
+cells of all NK cells.
 
 **A population that passes.** A cell that most events of its row contradict may be right, and these events be
 of a type without a row. p of a cell is the same for all components of a row. So where a component of the row
@@ -102,6 +104,7 @@ def assess_cells(
     silent = np.array([marker.silent for marker in markers]).T
     agreement = np.full(right.shape, np.nan)
     contradicted = upheld = np.zeros(right.shape, np.bool_)
+    kept = tells | _only_differences(markers)
     passing = [component_means(markers, values, own) for own in labels]
     for _ in range(ROUNDS):
         logs = log_factors(markers, values, right)
@@ -114,12 +117,20 @@ def assess_cells(
             own = best == r
             agreement[r, m] = weights[own] @ markers[m].passes(values[own, m], r) / sizes[r]
         agreement[sizes < FEWEST] = np.nan
-        contradicted = (agreement < CONTRADICTED) & ~tells
+        contradicted = (agreement < CONTRADICTED) & ~kept
         # A doubt that the table states is the user's own, and stays.
         upheld = contradicted & ~(doubt > DOUBT) & _passed(passing, labels, best, weights)
         contradicted &= ~upheld
         right = np.where(np.isnan(doubt) & contradicted, np.minimum(base, stated), stated)
     return Assessed(right, agreement, contradicted, upheld)
+
+
+def _only_differences(markers: tuple[Marker, ...]) -> Bools:
+    """Return the cells that are the only ones of their row to exclude some other row, bool [R, M]."""
+    allowed = [one.allowed for one in markers]
+    excluded = np.stack([~(own[:, None] & own).any(axis=2) for own in allowed], axis=2)  # [R, R, M]
+    found: Bools = np.asarray((excluded & (excluded.sum(axis=2, keepdims=True) == 1)).any(axis=1))
+    return found
 
 
 def component_means(markers: tuple[Marker, ...], values: Array, labels: Ints) -> Array:
