@@ -120,6 +120,16 @@ ROWS = {  # of the gates with a number, in the tables above; sample 1 of the set
     "gvhd": {1: 0, 3: 1, 4: 2, 2: -1},
     "pbmc_cytomem": {k: k - 1 for k in range(1, 8)},
 }
+SPELLED = {  # names of gates of euroflow (sample 36) that the table spells otherwise
+    "CD4+CD8negativo": "CD4+CD8-",
+    "CD8+CD4-CD5+": "CD8+CD4-",
+    "NK CELLS": "CD56dim",
+    "Neutrophils (main population)": "Neutrophils",
+    "Plasmacytoid DC": "Plasmocytoid DC",
+    "TCRgd+CD5+CD8+": "TCRgd+",
+    "TCRgd+CD5+CD8-": "TCRgd+",
+    "TCRgd-CD5+": "TCRgd-",
+}
 COHORT = TOOLS.parent / "data" / "cohort_bcrxl"
 LINEAGE_MARKERS = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
 SAMPLES, EVENTS, SOME, PLANTED = 40, 10_000, 8_000, 20
@@ -204,8 +214,8 @@ def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
     rows = task.events.rows_in_file(0, 0, len(task.events.values))
     if name == "euroflow":  # the names of its gates are labels in the file; debris and doublets are no gates
         with np.load(TOOLS.parent / "data" / "labelled" / "euroflow_optimal.npz") as own:
-            labels, sample = own["labels"], own["sample"]
-        return np.array([rows_of.get(str(text).casefold(), -2) for text in labels[sample == sample[0]][rows]])
+            texts = own["labels"][own["sample"] == own["sample"][0]][rows].tolist()
+        return np.array([rows_of.get(SPELLED.get(text, text).casefold(), -2) for text in texts])
     _, labels, _, sample = labelled.load(name)
     names = labelled.names(name)
     codes = ROWS.get(name) or {code: rows_of.get(text.casefold(), -1) for code, text in names.items()}
