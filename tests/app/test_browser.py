@@ -335,7 +335,7 @@ def test_from_a_file_to_its_populations(browser: Browser, study: Path, tmp_path:
     if page.find("#begin").get_attribute("open") is None:
         page.find("#begin summary").click()
     page.until(lambda: "progress: complete" in page.find("#progress").text)
-    assert page.find("#traces figcaption").text.startswith("Log posterior by step, 10 starts")
+    page.until(lambda: page.find("#traces figcaption").text.startswith("Log posterior by step, 10 starts"))
     assert len(page.driver.find_elements(By.CSS_SELECTOR, "#traces polyline")) == 10
     page.find("#show").click()
     page.until(lambda: page.rows() > 3)

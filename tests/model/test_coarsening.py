@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from reference import ReferenceEngine
 from scipy import stats as st
 from test_bem import PRIOR, three_groups
-from whole_runs import StopAfter, a_config, assert_draws_of, assert_identical, write_events
+from whole_runs import StopAfter, a_config, assert_identical, write_events
 
-import dpmix
 from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
@@ -213,19 +211,6 @@ def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: An
     assert log_likelihood == pytest.approx(events.expect_labels(mixture).log_likelihood, rel=1e-6)
     # The prior's part, about -100 nats, is the same for any power: the rest is 2/7 of the log likelihood.
     assert abs(last - 2.0 / 7.0 * log_likelihood) < 400.0 < abs(last - log_likelihood)
-
-
-def test_a_run_from_before_coarseness_is_resumed_as_the_exact_posterior(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.npy", 500)
-    run_mcmc(coarse_config(tmp_path, "whole.h5", None))
-    run_mcmc(coarse_config(tmp_path, "run.h5", None), should_stop=StopAfter(9))
-    with h5py.File(tmp_path / "run.h5", "r+") as file:
-        config = str(file.attrs["config"])
-        assert "  coarseness: null\n" in config
-        file.attrs["config"] = config.replace("  coarseness: null\n", "")
-    assert open_run(tmp_path / "run.h5").parsed_config().model.coarseness is None
-    assert dpmix.run_mcmc(tmp_path / "run.h5", resume=True).complete
-    assert_draws_of(tmp_path / "whole.h5", tmp_path / "run.h5")
 
 
 def standardised(events: np.ndarray) -> np.ndarray:
