@@ -38,7 +38,7 @@ from dpmix.populations.types.markers import (
     telling,
 )
 
-GAIN = 0.02  # nats for an event; 0.01 and 0.05 give nearly the same types
+GAIN = 0.02  # nats for an event
 DEPTH = 0.8
 LEAST_ON = 0.25  # of the events of components that are on
 SWEEPS = 3
