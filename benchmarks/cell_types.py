@@ -204,15 +204,14 @@ def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
         with np.load(COHORT / "gates.npz") as own:
             texts, gate, sample = [str(text) for text in own["names"]], own["gate"], own["sample"]
         codes = {code: rows_of.get(text.casefold(), -2) for code, text in enumerate(texts)}
-        order = pandas.read_csv(COHORT / "samples.csv")["sample"].tolist()
         starts = task.events.sample_starts
         parts = []
         for s, of_sample in enumerate(task.events.samples):
-            inside = gate[sample == order.index(of_sample)]
+            inside = gate[sample == of_sample]
             parts.append(inside[task.events.rows_in_file(s, int(starts[s]), int(starts[s + 1]))])
         return np.array([codes[int(code)] for code in np.concatenate(parts)])
     rows = task.events.rows_in_file(0, 0, len(task.events.values))
-    if name == "euroflow":  # the names of its gates are labels in the file; debris and doublets are no gates
+    if name == "euroflow":  # the names of its gates are labels in the file; debris and doublets have no gate
         with np.load(TOOLS.parent / "data" / "labelled" / "euroflow_optimal.npz") as own:
             texts = own["labels"][own["sample"] == own["sample"][0]][rows].tolist()
         return np.array([rows_of.get(SPELLED.get(text, text).casefold(), -2) for text in texts])

@@ -35,13 +35,11 @@ import numpy as np
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.types.levels import APART, start_of
 from dpmix.populations.types.markers import (
-    CHANCE,
-    DOUBT,
-    LEAST_EVENTS,
     Bools,
     Marker,
+    component_log_factor,
+    component_medians,
     distinguished,
-    log_factor,
 )
 
 GAIN = 0.1  # nats for an event
@@ -75,13 +73,10 @@ def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, in
     levels : bool [R, M, 4]
         Cells of the table.
     """
-    sizes = np.bincount(labels)
-    numbers = np.flatnonzero(sizes >= LEAST_EVENTS)
+    medians, weights = component_medians(values, labels)
     spoken = np.flatnonzero(~levels.all(axis=(0, 2))).tolist()
-    if not len(numbers) or len(spoken) < 2:
+    if not len(weights) or len(spoken) < 2:
         return ()
-    weights = sizes[numbers] / sizes[numbers].sum()
-    medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
     starts: dict[tuple[int, bytes], Marker] = {}
     cells: dict[tuple[int, int], list[_Cells]] = {}
     for m, c in product(spoken, spoken):
@@ -93,7 +88,7 @@ def exchanged(values: Array, labels: Ints, levels: Bools) -> tuple[tuple[int, in
 
     def fit(channels: Mapping[int, int], ways: Mapping[int, int]) -> _Fit:
         own = [cells[m, c][ways[m]] for m, c in channels.items()]
-        logs = sum((one.logs for one in own), np.zeros((len(levels), len(numbers))))
+        logs = sum((one.logs for one in own), np.zeros((len(levels), len(weights))))
         passed = np.all([one.passed for one in own], axis=0)
         highest = np.maximum(logs.max(axis=0), 0.0)
         sums = np.exp(logs - highest).sum(axis=0) + np.exp(-highest)
@@ -136,6 +131,6 @@ def _cells(marker: Marker, medians: Array, weights: Array) -> _Cells:
     logs, passed = np.zeros(size), np.ones(size, np.bool_)
     for r in np.flatnonzero(~marker.silent).tolist():
         q = marker.passes(medians, r)
-        logs[r] = log_factor(q, float(np.clip(weights @ q, *CHANCE)), 1.0 - DOUBT)
+        logs[r] = component_log_factor(q, weights)
         passed[r] = q > 0.5
     return _Cells(logs, passed)

@@ -7,7 +7,7 @@ P(above | value) of a boundary is logistic in the value. An event supports a cel
 with q the probability of the levels that the cell allows, b its mean over all events (the base rate) and 1
 - p the doubt. A silent cell has the factor 1. `dpmix.populations.types.levels` fits the boundaries.
 
-N events, R cell types, M markers, C levels of a marker that the table distinguishes.
+N events, H components, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
 
 from __future__ import annotations
@@ -179,6 +179,26 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
         for r, q in each_cell(marker, values[:, m], ~marker.silent):
             total[:, r] += log_factor(q, marker.base[r], right[r, m])
     return total
+
+
+def component_log_factor(passed: Array, weights: Array) -> Array:
+    """Return the log of the evidence for a cell of components with weights [H] that pass it, float64 [H]."""
+    return log_factor(passed, float(np.clip(weights @ passed, *CHANCE)), 1.0 - DOUBT)
+
+
+def component_medians(values: Array, labels: Ints) -> tuple[Array, Array]:
+    """Return the medians of H components with enough events, float64 [H, M], and their shares of these, [H].
+
+    Parameters
+    ----------
+    values : float64 [N, M]
+    labels : int64 [N]
+        Component of each event in one draw.
+    """
+    sizes = np.bincount(labels)
+    numbers = np.flatnonzero(sizes >= LEAST_EVENTS)
+    medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
+    return medians.reshape(len(numbers), values.shape[1]), sizes[numbers] / max(sizes[numbers].sum(), 1)
 
 
 def each_cell(marker: Marker, values: Array, rows: Bools) -> Iterator[tuple[int, Array]]:

@@ -22,19 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.types.markers import (
-    CHANCE,
-    DOUBT,
-    LEAST_EVENTS,
     Bools,
     Marker,
-    log_factor,
+    component_log_factor,
+    component_medians,
     telling,
 )
 
@@ -63,39 +60,36 @@ def own_starts(
     movable : sequence of int
         Number of boundaries of each marker that can move, from the lowest; 0 for none.
     """
-    sizes = np.bincount(labels)
-    numbers = np.flatnonzero(sizes >= LEAST_EVENTS)
     found = list(starts)
-    if not len(numbers):
+    medians, weights = component_medians(values, labels)
+    if not len(weights):
         return found
-    weights = sizes[numbers] / sizes[numbers].sum()
-    medians = np.array([np.median(values[labels == h], axis=0) for h in numbers])
-    logs = np.zeros((len(starts), len(levels), len(numbers)))
-    fits: Bools = np.ones((len(levels), len(numbers)), np.bool_)
+    logs = np.zeros((len(starts), len(levels), len(weights)))
+    fits: Bools = np.ones((len(levels), len(weights)), np.bool_)
     for m, r in np.argwhere(~np.array([one.silent for one in starts])):
         passed = starts[m].passes(medians[:, m], r)
-        logs[m, r] = _cell_log(passed, weights)
+        logs[m, r] = component_log_factor(passed, weights)
         fits[r] &= passed > 0.5
     own: Bools = np.asarray(fits.any(axis=1))
     fixed = telling(levels) | own[:, None]
-    places = {
-        m: _places(starts[m], values[:, m], medians[:, m], weights, movable[m])
-        for m in np.flatnonzero(movable).tolist()
-    }
+    choices = {}
+    for m in np.flatnonzero(movable).tolist():
+        places = _places(starts[m], values[:, m], medians[:, m], weights, movable[m])
+        for r in np.flatnonzero(~fixed[:, m]).tolist():
+            if markers := _choices(starts[m], r, places, movable[m]):
+                passes = [one.passes(medians[:, m], r) for one in markers]
+                choices[m, r] = markers, np.array([component_log_factor(one, weights) for one in passes])
     total = logs.sum(axis=0)
     for _ in range(SWEEPS):
         before = total.copy()
-        for m, r in product(places, range(len(levels))):
-            if fixed[r, m] or not (choices := _choices(starts[m], r, places[m], movable[m])):
-                continue
-            tried = np.array([_cell_log(one.passes(medians[:, m], r), weights) for one in choices])
+        for (m, r), (markers, tried) in choices.items():
             rest = 1.0 + np.exp(np.delete(total, r, axis=0)).sum(axis=0)
             moved = total[r] - logs[m, r] + tried
             gains = np.log(rest + np.exp(moved)) @ weights - np.log(rest + np.exp(total[r])) @ weights
             best = int(gains.argmax())
             if gains[best] > GAIN:
                 thresholds = found[m].thresholds.copy()
-                thresholds[r] = choices[best].thresholds[r]
+                thresholds[r] = markers[best].thresholds[r]
                 found[m] = replace(found[m], thresholds=thresholds)
                 logs[m, r], total[r] = tried[best], moved[best]
         if np.array_equal(before, total):
@@ -147,8 +141,3 @@ def _choices(start: Marker, row: int, places: Array, movable: int) -> list[Marke
         own[row, above:] = np.maximum(own[row, above:], place)
         found.append(replace(start, thresholds=own))
     return found
-
-
-def _cell_log(passed: Array, weights: Array) -> Array:
-    """Return the log of the evidence for a cell of components with weights [H] that pass it, float64 [H]."""
-    return log_factor(passed, float(np.clip(weights @ passed, *CHANCE)), 1.0 - DOUBT)
