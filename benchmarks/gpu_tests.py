@@ -22,7 +22,6 @@ OF_THE_EMULATION = ("compile", "emulator", "sanitizers")
 FIRST = ("test_cuda_engine.py", "test_cuda_pruned.py", "test_cuda_passes.py", "test_cuda_cohort.py")
 FEW = "what_was_compiled or it_says_what_it_runs_on or events_are_padded or closed_engine"
 ENDED = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::.*)")
-PROCESSES = 6
 
 
 def main() -> None:
@@ -34,9 +33,9 @@ def main() -> None:
         if path.stem.removeprefix("test_cuda_") not in OF_THE_EMULATION
     ]
     paths.sort(key=lambda path: (FIRST.index(path.name) if path.name in FIRST else len(FIRST), path.name))
-    few = ["-k", FEW] if asked.rehearsal else []
+    few, processes = (["-k", FEW], 1) if asked.rehearsal else ([], 6)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not slow", *few]
-    command += ["--numprocesses", str(PROCESSES), "--dist", "load", *map(str, paths)]
+    command += ["--numprocesses", str(processes), "--dist", "load", *map(str, paths)]
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | {"DPMIX_TEST_GPU": "1"}, stdout=subprocess.PIPE, text=True
     )
