@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A new package, as well as native code, needs a new installation.
 NATIVE := CMakeLists.txt pyproject.toml kernels/limits.cuh $(wildcard kernels/*.cpp kernels/cpu/* dpmix/*/__init__.py dpmix/*/*/__init__.py)
 CPP := $(wildcard benchmarks/*.cu kernels/*.cu kernels/*.cuh kernels/*pp kernels/cpu/*pp tests/native/*.cpp tests/cuda_on_cpu/*.cpp tests/cuda_on_cpu/*.h)
-# The packages as the wheel has them: mypy then follows dpmix.cli and dpmix.kernels, its stubs included.
+# The packages as the wheel has them: mypy then follows dpmix.cli and dpmix.kernels, its stubs included. With a user's script.
 TYPED := build/typed
 EMULATOR := build/cuda_on_cpu/libcuda.so.1
 FUZZ_SECONDS ?= 1200
@@ -99,7 +99,8 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	rm -rf $(TYPED) && mkdir -p $(TYPED) && cp -rL dpmix cli kernels tests/cuda_on_cpu $(TYPED)
 	rm -rf $(TYPED)/dpmix/cli $(TYPED)/dpmix/kernels && mv $(TYPED)/cli $(TYPED)/kernels $(TYPED)/dpmix
-	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --cache-dir $(CURDIR)/.mypy_cache --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu
+	cp .ci/script.py $(TYPED)
+	cd $(TYPED) && $(abspath $(BIN))/python -m mypy --cache-dir $(CURDIR)/.mypy_cache --config-file $(CURDIR)/pyproject.toml dpmix cuda_on_cpu script.py
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(COG) --check $(PAGES)
