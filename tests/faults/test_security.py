@@ -500,7 +500,7 @@ def gate_with_names(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_figures", "real_plots")
+@pytest.mark.usefixtures("made_figures", "real_plots")
 def test_names_in_the_report_are_text_and_nothing_is_written_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

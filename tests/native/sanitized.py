@@ -61,7 +61,7 @@ SANITIZERS = {
         ),
         # Without numbers that need many draws, many examples of one code, and more combinations of it.
         "not right_frequencies and not any_order and not within_its_bound and not like_size and not cancels"
-        " and not (0.3 and same_bits) and not number_of_components_may"
+        " and not (0.3 and same_bits) and not number_of_components_may and not 3-1-False"
         " and not (separate_passes and (90000 or 3000))",
         ("read_beyond_the_end", "overflow"),
     ),
@@ -71,7 +71,7 @@ SANITIZERS = {
         "libtsan.so",
         {"TSAN_OPTIONS": "halt_on_error=1"},
         (ENGINE, *OTHERS),
-        "threads and not 14-40 and not 3-None or TestBest and depend",
+        "threads and not 14-40 and not 3-None and not 3-1-False or TestBest and depend",
         ("race",),
     ),
 }
