@@ -21,7 +21,7 @@ MAX_SHARED = 48 << 10
 MAX_THREADS = "1024"
 SHARED = re.compile(r" (\d+) TLS .* _ZZ(\d+)(\w+)$", re.MULTILINE)
 """A local array in shared memory as `readelf` lists it: bytes, length of its function's name, the name."""
-UNROLLED = 16
+UNROLLED = 8
 """Most channels at which -O3 pays: with more, what is unrolled takes longer to compile than tests to run."""
 MANY_CHANNELS = ["-O1", "-fexpensive-optimizations"]  # the latter contracts multiply-adds as -O3 does
 SANITIZERS = {
