@@ -57,6 +57,7 @@ import dpmix
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.marks import find_marks
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import levels_of_draws
@@ -364,11 +365,11 @@ def ways(gates: np.ndarray, types: Types, population: np.ndarray, task: Task, co
 
 def measure_set(name: str, folder: Path) -> Row:
     """Return the scores of a set by the four ways."""
-    task = prepare(run_of(name, folder))
+    task = prepare(run_of(name, folder), with_quality=True)
     table = table_for(name, folder)
     gates = gates_of(name, table, task)
     found = task.find_populations(100, None, None)
-    types = assign_types(task, found, table)
+    types = assign_types(task, found, table, marks=find_marks(task, found))
     engine = task.make_engine(task.events.values)
     shares, _ = found.memberships_in(found.reference, engine, 0, len(gates))
     engine.close()
@@ -425,11 +426,12 @@ def coverage(folder: Path, samples: int) -> Row:
             }
             (folder / f"{seed}.yaml").write_text(yaml.safe_dump(config))
             subprocess.run([*DPMIX, "mcmc", folder / f"{seed}.yaml", "--quiet"], check=True)
-        task = prepare(run)
+        task = prepare(run, with_quality=True)
         populations = task.find_populations(100, None, None)
+        marks = find_marks(task, populations)
         for name, table in tables.items():
             rows = _rows_of(made.populations, table)
-            types = assign_types(task, populations, table)
+            types = assign_types(task, populations, table, marks=marks)
             mean, low, high = (np.asarray(each)[0, :-1] for each in types.estimates)
             sample = np.bincount(rows[made.labels], minlength=len(table.types)) / EVENTS
             whole = np.bincount(rows, made.weights, len(table.types))

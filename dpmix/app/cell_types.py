@@ -44,8 +44,10 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide
 from dpmix.populations.draws.decide import Decided
 from dpmix.populations.draws.find import decided_populations
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
+from dpmix.populations.marks import find_marks, marked_components
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import levels_of_draws
@@ -53,6 +55,7 @@ from dpmix.populations.types.markers import Marker, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,
+    barred_rows,
     component_fits,
     component_shares,
     event_fits,
@@ -60,6 +63,7 @@ from dpmix.populations.types.types import (
     evidence_of,
     included,
     main_types,
+    marked_types,
     parent_rows,
 )
 from dpmix.populations.types.types import decide as decide_types
@@ -93,6 +97,10 @@ class Drawn:
         The most probable of the H components of the events in each of T draws.
     memberships : tuple of float32 [M, H]
         Memberships of the events in the components of these draws; rows sum to 1.
+    marked : tuple of bool [H]
+        Components of these draws that look like artefacts.
+    marks : str [M]
+        What the population of each event looks like (`dpmix.populations.marks`), "" for cells.
     """
 
     rows: Ints
@@ -100,6 +108,8 @@ class Drawn:
     values: Array
     labels: tuple[Ints, ...]
     memberships: tuple[Floats, ...]
+    marked: tuple[npt.NDArray[np.bool_], ...]
+    marks: npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,9 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
     numbers = live.rows[rows]
     ends = np.searchsorted(numbers, events.sample_starts)
     each = np.arange(found.run.n_components)
-    labels, memberships = [], []
+    labels, memberships, marked = [], [], []
+    marks = find_marks(task, found)
+    in_draws = marked_components(marks, found.components)
     with one_thread(), closing(task.make_engine(np.ascontiguousarray(events.values[numbers]))) as engine:
         for t in evenly(len(found.draws), DRAWS).tolist():
             parts = []
@@ -226,10 +238,20 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
                     mixture = found.mixture_of(t, task.own_terms(found, sample))
                     parts.append(engine.memberships(mixture, each, start, stop)[0])
             whole = np.concatenate(parts)
-            own = whole[:, whole.max(axis=0) >= min(LEAST, 1.0 / len(each))]
+            there = whole.max(axis=0) >= min(LEAST, 1.0 / len(each))
+            own = whole[:, there]
+            marked.append(in_draws[t, there])
             memberships.append(own / own.sum(axis=1, keepdims=True))
             labels.append(own.argmax(axis=1).astype(np.int64))
-    return Drawn(rows, events.all_channels, events.all_values(numbers), tuple(labels), tuple(memberships))
+    return Drawn(
+        rows,
+        events.all_channels,
+        events.all_values(numbers),
+        tuple(labels),
+        tuple(memberships),
+        tuple(marked),
+        np.array(marks or ("",) * found.n_populations)[found.components[t][whole.argmax(axis=1)]],
+    )
 
 
 def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
@@ -259,8 +281,9 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
         passed = event_fits(markers, values, tells, others)
         evidence = evidence_of(markers, values, right)
         total = np.zeros_like(evidence)
-        for own, one in zip(drawn.labels, drawn.memberships, strict=True):
-            shares = component_shares(evidence[some], own[some], one.shape[1])
+        for own, one, marked in zip(drawn.labels, drawn.memberships, drawn.marked, strict=True):
+            barred = barred_rows(table.kinds, marked)
+            shares = component_shares(evidence[some], own[some], one.shape[1], barred=barred)
             fits = component_fits(markers, values[some], tells, others, [own[some]], one.shape[1])
             total += event_shares(one, shares, evidence, (passed, fits[0]), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
@@ -341,7 +364,8 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
     rows = np.where(one.of_event < 0, n_rows - 1, one.of_event)
     together = np.bincount(rows * n_populations + population, minlength=n_rows * n_populations)
     together = together.reshape(n_rows, n_populations)
-    types, sizes = main_types(one.table, together), together.sum(axis=0)
+    marks = marks_of_populations(drawn.marks, population, n_populations)
+    types, sizes = marked_types(main_types(one.table, together), marks), together.sum(axis=0)
     unknown = [p for p, name in enumerate(types) if name == UNKNOWN and sizes[p] >= LEAST_SUGGESTED]
     suggested = suggestion(drawn, one, population, chosen, unknown)
     cells = [line[1:] for line in type_lines(suggested)[1:]] if unknown else []
@@ -357,6 +381,19 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
             for p, own in zip(unknown, cells, strict=True)
         ],
     }
+
+
+def marks_of_populations(marks: npt.NDArray[np.str_], population: Ints, n_populations: int) -> Marks:
+    """Return the mark that more than half of the events of each population have, "" for none.
+
+    Decisions can change populations after the events got their marks.
+    """
+    found = [""] * n_populations
+    for mark in {*marks.tolist()} - {""}:
+        own = np.bincount(population[marks == mark], minlength=n_populations)
+        for p in np.flatnonzero(2 * own > np.bincount(population, minlength=n_populations)):
+            found[p] = mark
+    return tuple(found)
 
 
 def suggestion(

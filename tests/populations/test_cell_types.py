@@ -10,6 +10,7 @@ from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cel
 from dpmix.populations.types.levels import fit_levels
 from dpmix.populations.types.markers import DOUBT, log_factors, telling
 from dpmix.populations.types.types import (
+    barred_rows,
     component_fits,
     component_shares,
     decide,
@@ -93,6 +94,20 @@ def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() ->
     learned = component_shares(own, labels, 3, learn=True)
     assert even[2].tolist() == pytest.approx([0.5, 0.5])
     assert learned[2, 0] > 0.85
+
+
+def test_a_component_of_debris_has_only_rows_of_artefacts() -> None:
+    own = np.tile([50.0, 20.0, 1.0], (400, 1))
+    labels = np.repeat([0, 1], 200)
+    for kind, row in (("cell", 2), ("debris", 1)):
+        barred = barred_rows(("cell", kind), np.array([False, True]))
+        for learn in (False, True):
+            shares = component_shares(own, labels, 2, learn, barred)
+            found = event_shares(np.eye(2)[labels], shares, own)
+            assert (found[:200].argmax(axis=1) == 0).all()
+            assert (found[200:].argmax(axis=1) == row).all()
+            np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+            assert found[200:, 0].max() == 0.0
 
 
 def test_doubt_moves_no_events_of_a_rare_type_to_a_frequent_one() -> None:

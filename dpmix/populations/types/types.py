@@ -42,6 +42,11 @@ for the type of the other events of their component, then for the frequent one. 
 population from which the N events are a random sample: they contain the uncertainty of the draws, of the
 thresholds and of the sample.
 
+**Populations that look like debris, doublets or dead cells** (`dpmix.populations.marks`) have no cell type:
+theta is 0 in their components for rows of the kind cell. (Debris passes a row whose cells are mostly
+negative.) Thresholds are found with these events, which may be the only ones without a marker: without
+debris, neutrophils would be CD45-.
+
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
 the certainty asked for, and so on down.
@@ -60,16 +65,18 @@ import numpy.typing as npt
 
 from dpmix.engines.base import Engine
 from dpmix.inputs.controls import by_number
-from dpmix.inputs.type_table import TypeTable, match_markers
+from dpmix.inputs.type_table import KINDS, TypeTable, match_markers
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
+from dpmix.populations.marks import marked_components
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
@@ -242,7 +249,13 @@ def decide(
     return np.where(rows == n_rows, -1, rows).astype(np.int32), probability
 
 
-def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bool = False) -> Array:
+def component_shares(
+    evidence: Array,
+    labels: Ints,
+    n_components: int,
+    learn: bool = False,
+    barred: npt.NDArray[np.bool_] | None = None,
+) -> Array:
     """Return the shares of the rows in each component, float64 [K, R + 1].
 
     Parameters
@@ -254,12 +267,15 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
     n_components : int
     learn : bool
         Return the shares for proportions, not for names.
+    barred : bool [K, R + 1], optional
+        Rows that a component cannot have (`barred_rows`).
     """
     n_rows = evidence.shape[1]
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
     there = labels[order][starts]
     shares = np.full((n_components, n_rows), 1.0 / n_rows)
+    _bar(shares, barred)
     sorted_evidence = evidence[order]
     for _ in range(STEPS):
         parts = sorted_evidence * shares[labels[order]]
@@ -272,7 +288,30 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
             shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
         else:
             shares[there] = (sums / sizes + 1.0) / (n_rows + 1.0)
+        _bar(shares, barred)
     return shares
+
+
+def _bar(shares: Array, barred: npt.NDArray[np.bool_] | None) -> None:
+    """Set shares [K, R + 1] to 0 where they are barred; the others of the component sum to 1 then."""
+    if barred is not None:
+        shares[barred] = 0.0
+        shares /= shares.sum(axis=1, keepdims=True)
+
+
+def barred_rows(kinds: Sequence[str], marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the rows that components cannot have, bool [..., R + 1].
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        Kinds of R rows.
+    marked : bool [...]
+        Components that look like artefacts (`dpmix.populations.marks.marked_components`).
+    """
+    of_cells = np.array([*(kind == KINDS[0] for kind in kinds), False])
+    found: npt.NDArray[np.bool_] = marked[..., None] & of_cells
+    return found
 
 
 def event_fits(
@@ -410,12 +449,20 @@ def main_types(table: TypeTable, together: Ints) -> tuple[str, ...]:
     return tuple(names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
 
 
+def marked_types(types: Sequence[str], marks: Marks) -> tuple[str, ...]:
+    """Return the types of populations with the mark of each that is unknown and has one."""
+    if not marks:
+        return tuple(types)
+    return tuple(mark if mark and name == UNKNOWN else name for name, mark in zip(types, marks, strict=True))
+
+
 def assign_types(
     task: Task,
     found: Populations,
     table: TypeTable,
     own_terms: Sequence[OwnTerms] | None = None,
     certainty: float = CERTAINTY,
+    marks: Marks = (),
 ) -> Types:
     """Return the cell types of all events.
 
@@ -428,6 +475,8 @@ def assign_types(
         Weights and shifts of samples that are not in the run.
     certainty : float
         Least probability of a child, given its parent.
+    marks : tuple of str
+        What each population looks like, "" for cells (`dpmix.populations.marks`).
 
     Raises
     ------
@@ -443,12 +492,13 @@ def assign_types(
     random = Stream(task.config.seed, 3, 0).step(Step.PROPORTIONS)
     n_events = len(events.values)
     some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
-    values = events.all_values(some)[:, at]
     drawn = evenly(len(found.draws), TYPE_DRAWS)
     n_rows = len(table.types) + 1
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
+    marked = marked_components(marks, found.components)
+    values = events.all_values(some)[:, at]
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     fitting = evenly(len(values), LEVELS_FITTED)
     few_labels = [labels[t] for t in level_draws(found.reference, drawn)]
@@ -466,8 +516,12 @@ def assign_types(
     deviates = random.standard_normal((LEVEL_SETS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [evidence_of(own, values, right) for own in sets]
+    barred = barred_rows(table.kinds, marked)
     shares = [
-        [component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, way) for way in (False, True)]
+        [
+            component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, way, barred[t])
+            for way in (False, True)
+        ]
         for k, t in enumerate(drawn.tolist())
     ]
     inside: dict[int, Array] = {}
@@ -501,6 +555,7 @@ def assign_types(
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
     proportions, mean = type_proportions(counts, included(table), task.config.seed)
+    cells = ~marked[found.reference][labels[found.reference]]
     return Types(
         table=table,
         markers=markers,
@@ -519,9 +574,9 @@ def assign_types(
         suspect=upheld
         | suspect_cells(
             markers,
-            values,
-            labels[found.reference],
-            of_event[some],
+            values[cells],
+            labels[found.reference][cells],
+            of_event[some][cells],
             right,
             descendants(table.parents, table.types),
         ),
