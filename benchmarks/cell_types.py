@@ -67,11 +67,12 @@ from dpmix.populations.types.types import (
     Types,
     assign_types,
     component_fits,
-    component_shares,
     event_fits,
     event_shares,
     evidence_of,
     level_draws,
+    name_shares,
+    softened,
     type_proportions,
     types_by_population,
 )
@@ -223,10 +224,11 @@ def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """Some events of a set: values, components in some draws, rows of gates, and cells of the table."""
+    """Some events of a set: values, components in some draws, their populations, gates and cells."""
 
     values: np.ndarray
     labels: list[np.ndarray]
+    populations: list[np.ndarray]
     gates: np.ndarray
     table: TypeTable
     levels: np.ndarray
@@ -253,10 +255,11 @@ def case_of(name: str, folder: Path) -> Case:
     engine = task.make_engine(np.ascontiguousarray(task.events.values[some]))
     draws = level_draws(found.reference, np.arange(len(found.draws)))
     labels = [classify(engine, found.mixture_of(t, None))[0].astype(np.int64) for t in draws]
+    populations = [found.components[t] for t in draws]
     engine.close()
     values = task.events.all_values(some)[:, numbers[columns]].astype(float)
     gates = gates_of(name, table, task)[some]
-    return Case(values, labels, gates, table, full.levels[:, columns], full.doubt[:, columns])
+    return Case(values, labels, populations, gates, table, full.levels[:, columns], full.doubt[:, columns])
 
 
 def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[int]) -> Model:
@@ -267,12 +270,13 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     right, _, contradicted, upheld = assess_cells(markers, values, doubt, tells, case.labels)
     tells = tells | upheld
     others = other_cells(markers, tells, doubt, contradicted)
-    evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells, others)
+    soft = softened(markers, values)
+    evidence, passed = evidence_of(soft, values, right), event_fits(soft, values, tells, others)
     total = np.zeros_like(evidence)
-    for labels in case.labels:
-        n_components = int(labels.max()) + 1
-        shares = component_shares(evidence, labels, n_components)
-        (inside,) = component_fits(markers, values, tells, others, [labels], n_components)
+    for labels, populations in zip(case.labels, case.populations, strict=True):
+        n_components = len(populations)
+        shares = name_shares(evidence, labels, populations)
+        (inside,) = component_fits(soft, values, tells, others, [labels], n_components)
         total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1

@@ -6,11 +6,14 @@ component h,
 
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
-theta_hr is proportional to 1 plus the share, by EM, of row r in the events of component h: the row of a whole
-component counts twice as much as a row that it has not, so that a rare type is named where its cells fit.
-(With one tenth of the weight for the shares and the rest spread evenly over the rows, this factor grew with
-the number of rows, and large tables lost their rare types.) A component on one side of all thresholds goes
-to one type as a whole, and a component that straddles a threshold is divided by the values of its events.
+theta_hr is proportional to (1 + u)(1 + v), with u and v the shares, by EM, of row r in the events of
+component h and of its population: the row of a whole component, or population, counts twice as much as a row
+that it has not, so that a rare type is named where its cells fit. (With one tenth of the weight for the
+shares and the rest spread evenly over the rows, this factor grew with the number of rows, and large tables
+lost their rare types. Without v, neutrophils with much CD45 were eosinophils, although these are another
+population.) A component on one side of all thresholds goes to one type as a whole, and a component that
+straddles a threshold is divided by the values of its events, by the average over the places that the
+threshold may have (`markers.Marker.softened`).
 F is relative to events whose markers are independent and have their base rates; this is the unknown type,
 which a row has to beat.
 
@@ -266,7 +269,7 @@ def component_shares(
         Component of each event in a draw.
     n_components : int
     learn : bool
-        Return the shares for proportions, not for names.
+        Return the shares for proportions.
     barred : bool [K, R + 1], optional
         Rows that a component cannot have (`barred_rows`).
     """
@@ -289,6 +292,28 @@ def component_shares(
         else:
             shares[there] = (sums / sizes + 1.0) / (n_rows + 1.0)
         _bar(shares, barred)
+    return shares
+
+
+def name_shares(
+    evidence: Array, labels: Ints, populations: Ints, barred: npt.NDArray[np.bool_] | None = None
+) -> Array:
+    """Return the shares of the rows in each component that give events their names, float64 [K, R + 1].
+
+    Parameters
+    ----------
+    evidence : float64 [N, R + 1]
+        F.
+    labels : int [N]
+        Component of each event in a draw.
+    populations : int64 [K]
+        Population of each component.
+    barred : bool [K, R + 1], optional
+        Rows that a component cannot have (`barred_rows`).
+    """
+    shares = component_shares(evidence, labels, len(populations), barred=barred)
+    shares *= component_shares(evidence, populations[labels], int(populations.max()) + 1)[populations]
+    shares /= shares.sum(axis=1, keepdims=True)
     return shares
 
 
@@ -505,6 +530,7 @@ def assign_types(
     own_levels = [own[fitting] for own in few_labels]
     markers = levels_of_draws(values[fitting], own_levels, full.levels[:, columns], controls)
     markers = tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
+    soft = softened(markers, values)
     tells = telling(full.levels[:, columns])
     right, agreement, contradicted, upheld = assess_cells(
         markers, values, full.doubt[:, columns], tells, few_labels
@@ -518,12 +544,13 @@ def assign_types(
     fitted = [evidence_of(own, values, right) for own in sets]
     barred = barred_rows(table.kinds, marked)
     shares = [
-        [
-            component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, way, barred[t])
-            for way in (False, True)
-        ]
+        component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, True, barred[t])
         for k, t in enumerate(drawn.tolist())
     ]
+    soft_evidence = evidence_of(soft, values, right)
+    naming = [name_shares(soft_evidence, labels[t], found.components[t], barred[t]) for t in drawn.tolist()]
+    every = [labels[t] for t in drawn.tolist()]
+    naming_fits = component_fits(soft, values, tells, others, every, run.n_components)
     inside: dict[int, Array] = {}
     for k, own_set in enumerate(sets):
         used = range(k, len(drawn), LEVEL_SETS)
@@ -542,14 +569,15 @@ def assign_types(
                 block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [evidence_of(one, block, right) for one in sets]
                 passed = [event_fits(one, block, tells, others) for one in sets]
+                own_soft = evidence_of(soft, block, right)
+                soft_passed = event_fits(soft, block, tells, others)
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
-                    even, learned = shares[k]
-                    own_evidence = evidence[k % LEVEL_SETS]
+                    of_names = soft_passed, naming_fits[k]
+                    total += event_shares(memberships, naming[k], own_soft, of_names, parents)
                     fits = passed[k % LEVEL_SETS], inside[k]
-                    total += event_shares(memberships, even, own_evidence, fits, parents)
-                    part = event_shares(memberships, learned, own_evidence, fits, parents)
+                    part = event_shares(memberships, shares[k], evidence[k % LEVEL_SETS], fits, parents)
                     counts[k, sample] += part.sum(axis=0)
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
@@ -583,6 +611,11 @@ def assign_types(
         right=right,
         exchanged=exchanged(values, labels[found.reference], full.levels[:, columns]),
     )
+
+
+def softened(markers: Sequence[Marker], values: Array) -> tuple[Marker, ...]:
+    """Return markers that give events [N, M] their names: thresholds are averaged over where they may lie."""
+    return tuple(with_base(marker.softened(), values[:, m]) for m, marker in enumerate(markers))
 
 
 def level_draws(reference: int, drawn: Ints) -> list[int]:
