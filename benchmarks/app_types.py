@@ -29,6 +29,7 @@ from dpmix.config.load import load_config
 from dpmix.inputs.type_table import match_markers, read_types
 from dpmix.populations.draws.find import DRAWS
 from dpmix.populations.draws.task import prepare
+from dpmix.populations.marks import find_marks
 from dpmix.populations.types.types import assign_types
 from dpmix.runs.mcmc import run_mcmc
 
@@ -64,8 +65,9 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     first = time.perf_counter() - began
     shown = page.load_types("run.h5", shown["revision"], "table.csv")
     table = read_types(types_path(run))
-    task = prepare(run, (), ("engine.threads=1",))
-    types = assign_types(task, task.find_populations(DRAWS, None, None), table)
+    task = prepare(run, (), ("engine.threads=1",), with_quality=True)
+    found = task.find_populations(DRAWS, None, None)
+    types = assign_types(task, found, table, marks=find_marks(task, found))
     live, drawn = page._opened_drawn("run.h5")
     of_event = page._opened_types("run.h5").of_event
     same = float((types.of_event[live.rows[drawn.rows]] == of_event).mean())

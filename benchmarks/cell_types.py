@@ -57,6 +57,7 @@ import dpmix
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.marks import find_marks
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import levels_of_draws
@@ -66,11 +67,12 @@ from dpmix.populations.types.types import (
     Types,
     assign_types,
     component_fits,
-    component_shares,
     event_fits,
     event_shares,
     evidence_of,
     level_draws,
+    name_shares,
+    softened,
     type_proportions,
     types_by_population,
 )
@@ -222,10 +224,11 @@ def gates_of(name: str, table: TypeTable, task: Task) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """Some events of a set: values, components in some draws, rows of gates, and cells of the table."""
+    """Some events of a set: values, components in some draws, their populations, gates and cells."""
 
     values: np.ndarray
     labels: list[np.ndarray]
+    populations: list[np.ndarray]
     gates: np.ndarray
     table: TypeTable
     levels: np.ndarray
@@ -252,10 +255,11 @@ def case_of(name: str, folder: Path) -> Case:
     engine = task.make_engine(np.ascontiguousarray(task.events.values[some]))
     draws = level_draws(found.reference, np.arange(len(found.draws)))
     labels = [classify(engine, found.mixture_of(t, None))[0].astype(np.int64) for t in draws]
+    populations = [found.components[t] for t in draws]
     engine.close()
     values = task.events.all_values(some)[:, numbers[columns]].astype(float)
     gates = gates_of(name, table, task)[some]
-    return Case(values, labels, gates, table, full.levels[:, columns], full.doubt[:, columns])
+    return Case(values, labels, populations, gates, table, full.levels[:, columns], full.doubt[:, columns])
 
 
 def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[int]) -> Model:
@@ -266,12 +270,13 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     right, _, contradicted, upheld = assess_cells(markers, values, doubt, tells, case.labels)
     tells = tells | upheld
     others = other_cells(markers, tells, doubt, contradicted)
-    evidence, passed = evidence_of(markers, values, right), event_fits(markers, values, tells, others)
+    soft = softened(markers, values)
+    evidence, passed = evidence_of(soft, values, right), event_fits(soft, values, tells, others)
     total = np.zeros_like(evidence)
-    for labels in case.labels:
-        n_components = int(labels.max()) + 1
-        shares = component_shares(evidence, labels, n_components)
-        (inside,) = component_fits(markers, values, tells, others, [labels], n_components)
+    for labels, populations in zip(case.labels, case.populations, strict=True):
+        n_components = len(populations)
+        shares = name_shares(evidence, labels, populations)
+        (inside,) = component_fits(soft, values, tells, others, [labels], n_components)
         total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
@@ -364,11 +369,11 @@ def ways(gates: np.ndarray, types: Types, population: np.ndarray, task: Task, co
 
 def measure_set(name: str, folder: Path) -> Row:
     """Return the scores of a set by the four ways."""
-    task = prepare(run_of(name, folder))
+    task = prepare(run_of(name, folder), with_quality=True)
     table = table_for(name, folder)
     gates = gates_of(name, table, task)
     found = task.find_populations(100, None, None)
-    types = assign_types(task, found, table)
+    types = assign_types(task, found, table, marks=find_marks(task, found))
     engine = task.make_engine(task.events.values)
     shares, _ = found.memberships_in(found.reference, engine, 0, len(gates))
     engine.close()
@@ -425,11 +430,12 @@ def coverage(folder: Path, samples: int) -> Row:
             }
             (folder / f"{seed}.yaml").write_text(yaml.safe_dump(config))
             subprocess.run([*DPMIX, "mcmc", folder / f"{seed}.yaml", "--quiet"], check=True)
-        task = prepare(run)
+        task = prepare(run, with_quality=True)
         populations = task.find_populations(100, None, None)
+        marks = find_marks(task, populations)
         for name, table in tables.items():
             rows = _rows_of(made.populations, table)
-            types = assign_types(task, populations, table)
+            types = assign_types(task, populations, table, marks=marks)
             mean, low, high = (np.asarray(each)[0, :-1] for each in types.estimates)
             sample = np.bincount(rows[made.labels], minlength=len(table.types)) / EVENTS
             whole = np.bincount(rows, made.weights, len(table.types))

@@ -44,8 +44,10 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide
 from dpmix.populations.draws.decide import Decided
 from dpmix.populations.draws.find import decided_populations
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
+from dpmix.populations.marks import find_marks, marked_components
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import levels_of_draws
@@ -53,14 +55,17 @@ from dpmix.populations.types.markers import Marker, telling
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,
+    barred_rows,
     component_fits,
-    component_shares,
     event_fits,
     event_shares,
     evidence_of,
     included,
     main_types,
+    marked_types,
+    name_shares,
     parent_rows,
+    softened,
 )
 from dpmix.populations.types.types import decide as decide_types
 from dpmix.report.type_tables import as_rows, divides, levels_of
@@ -93,6 +98,10 @@ class Drawn:
         The most probable of the H components of the events in each of T draws.
     memberships : tuple of float32 [M, H]
         Memberships of the events in the components of these draws; rows sum to 1.
+    populations : tuple of int64 [H]
+        Populations of these components when the run was opened: later decisions do not change them.
+    marks : tuple of str
+        What each of these populations looks like (`dpmix.populations.marks`).
     """
 
     rows: Ints
@@ -100,6 +109,8 @@ class Drawn:
     values: Array
     labels: tuple[Ints, ...]
     memberships: tuple[Floats, ...]
+    populations: tuple[Ints, ...]
+    marks: Marks
 
 
 @dataclass(frozen=True)
@@ -217,7 +228,7 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
     numbers = live.rows[rows]
     ends = np.searchsorted(numbers, events.sample_starts)
     each = np.arange(found.run.n_components)
-    labels, memberships = [], []
+    labels, memberships, populations = [], [], []
     with one_thread(), closing(task.make_engine(np.ascontiguousarray(events.values[numbers]))) as engine:
         for t in evenly(len(found.draws), DRAWS).tolist():
             parts = []
@@ -226,10 +237,20 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
                     mixture = found.mixture_of(t, task.own_terms(found, sample))
                     parts.append(engine.memberships(mixture, each, start, stop)[0])
             whole = np.concatenate(parts)
-            own = whole[:, whole.max(axis=0) >= min(LEAST, 1.0 / len(each))]
+            there = whole.max(axis=0) >= min(LEAST, 1.0 / len(each))
+            own = whole[:, there]
+            populations.append(found.components[t, there])
             memberships.append(own / own.sum(axis=1, keepdims=True))
             labels.append(own.argmax(axis=1).astype(np.int64))
-    return Drawn(rows, events.all_channels, events.all_values(numbers), tuple(labels), tuple(memberships))
+    return Drawn(
+        rows,
+        events.all_channels,
+        events.all_values(numbers),
+        tuple(labels),
+        tuple(memberships),
+        tuple(populations),
+        find_marks(task, found),
+    )
 
 
 def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
@@ -256,12 +277,14 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
         tells = tells | upheld
         parents = parent_rows(table)
         others = other_cells(markers, tells, doubt, contradicted)
-        passed = event_fits(markers, values, tells, others)
-        evidence = evidence_of(markers, values, right)
+        soft = softened(markers, values[some])
+        evidence = evidence_of(soft, values, right)
+        passed = event_fits(soft, values, tells, others)
         total = np.zeros_like(evidence)
-        for own, one in zip(drawn.labels, drawn.memberships, strict=True):
-            shares = component_shares(evidence[some], own[some], one.shape[1])
-            fits = component_fits(markers, values[some], tells, others, [own[some]], one.shape[1])
+        for own, one, of in zip(drawn.labels, drawn.memberships, drawn.populations, strict=True):
+            barred = barred_rows(table.kinds, marked_components(drawn.marks, of))
+            shares = name_shares(evidence[some], own[some], of, barred)
+            fits = component_fits(soft, values[some], tells, others, [own[some]], one.shape[1])
             total += event_shares(one, shares, evidence, (passed, fits[0]), parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)
@@ -341,7 +364,8 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
     rows = np.where(one.of_event < 0, n_rows - 1, one.of_event)
     together = np.bincount(rows * n_populations + population, minlength=n_rows * n_populations)
     together = together.reshape(n_rows, n_populations)
-    types, sizes = main_types(one.table, together), together.sum(axis=0)
+    marks = marks_of_populations(drawn, population, n_populations)
+    types, sizes = marked_types(main_types(one.table, together), marks), together.sum(axis=0)
     unknown = [p for p, name in enumerate(types) if name == UNKNOWN and sizes[p] >= LEAST_SUGGESTED]
     suggested = suggestion(drawn, one, population, chosen, unknown)
     cells = [line[1:] for line in type_lines(suggested)[1:]] if unknown else []
@@ -357,6 +381,27 @@ def _populations(live: Live, decisions: Decisions, drawn: Drawn, one: Typed) -> 
             for p, own in zip(unknown, cells, strict=True)
         ],
     }
+
+
+def marks_of_populations(drawn: Drawn, population: Ints, n_populations: int) -> Marks:
+    """Return the mark that more than half of the events of each population after decisions have, "" for none.
+
+    Parameters
+    ----------
+    drawn : Drawn
+    population : int64 [M]
+        Population of each event.
+    n_populations : int
+    """
+    found = [""] * n_populations
+    if not drawn.marks:
+        return tuple(found)
+    marks = np.array(drawn.marks)[drawn.populations[0][drawn.labels[0]]]
+    for mark in {*drawn.marks} - {""}:
+        own = np.bincount(population[marks == mark], minlength=n_populations)
+        for p in np.flatnonzero(2 * own > np.bincount(population, minlength=n_populations)):
+            found[p] = mark
+    return tuple(found)
 
 
 def suggestion(

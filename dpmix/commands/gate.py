@@ -25,7 +25,9 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.new_samples import fit_sample
 from dpmix.populations.draws.task import Task, prepare
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.gates.cards import find_cards
+from dpmix.populations.marks import find_marks
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.summary import Summary
 from dpmix.populations.tree.cut import require_cut
@@ -161,10 +163,12 @@ def gate(
         with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
             found = task.find_populations(n_draws, level, n_populations, by_hand)
             own = _own_terms(task, found)
-            typed = None if known is None else known.assign(task, found, own, type_certainty)
+            marks = find_marks(task, found)
+            typed = None if known is None else known.assign(task, found, own, type_certainty, marks)
             gating, population = _write_events(
                 task,
                 found,
+                marks,
                 folder,
                 formats,
                 memberships,
@@ -230,9 +234,10 @@ def predict(
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
-    typed = None if known is None else known.assign(task, found, own, type_certainty)
+    marks = find_marks(task, found)
+    typed = None if known is None else known.assign(task, found, own, type_certainty, marks)
     gating = _write_events(
-        task, found, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
+        task, found, marks, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
     )[0]
     events = task.events
     measured = misfit.measure(
@@ -261,14 +266,19 @@ class _KnownTypes:
     labelled: Task
 
     def assign(
-        self, task: Task, found: Populations, own: Sequence[OwnTerms] | None, certainty: float
+        self,
+        task: Task,
+        found: Populations,
+        own: Sequence[OwnTerms] | None,
+        certainty: float,
+        marks: Marks,
     ) -> Types:
         """Return the cell types of all events of a task."""
         if self.examples is not None:
             types = assign_by_examples(task, found, self.examples, self.labelled, own, certainty)
         else:
             assert self.table is not None
-            types = assign_types(task, found, self.table, own, certainty)
+            types = assign_types(task, found, self.table, own, certainty, marks)
         parents = (*types.table.parents, "")
         return replace(types, draws=type_draws(task.events, types.names, parents, types.rows, types.counts))
 
@@ -366,6 +376,7 @@ def _inputs(task: Task) -> list[Path]:
 def _write_events(
     task: Task,
     found: Populations,
+    marks: Marks,
     folder: Path,
     formats: Sequence[str],
     memberships: bool,
@@ -378,9 +389,10 @@ def _write_events(
 ) -> tuple[Gating, npt.NDArray[np.int32]]:
     """Assign all events and write them; return the gating and the population of each event, int32 [N].
 
-    `moved`, float32 [S, D], is subtracted from the values that are written. `own` has the weights and shifts
-    of samples that are not in the run. `explored` has the events like those judged as wanted.
-    `state_values`: Parquet and CSV have the values of the state channels. `typed` has the events' types.
+    `marks` has what each population looks like. `moved`, float32 [S, D], is subtracted from the values that
+    are written. `own` has the weights and shifts of samples that are not in the run. `explored` has the
+    events like those judged as wanted. `state_values`: Parquet and CSV have the values of the state channels.
+    `typed` has the events' types.
     """
     summary = Summary.empty(task.events, found)
     with event_files.open_writers(
@@ -411,7 +423,7 @@ def _write_events(
             writers.write(
                 block if moved is None else replace(block, values=block.values - moved[block.sample])
             )
-        gating = replace(summary.gating(task, found, without_artefacts), exploration=explored)
+        gating = replace(summary.gating(task, found, marks, without_artefacts), exploration=explored)
         if typed is not None:
             together = types_by_population(typed, summary.population, gating.n_populations)
             gating = replace(gating, types=typed, type_populations=together)

@@ -194,7 +194,9 @@ class _Reader:
         )
         markers, columns = self._narrow(narrow) if narrow >= 0 else self._wide(special)
         parents = self._column(special[PARENT])
-        kinds = [self._kind(r, cell) for r, cell in enumerate(self._column(special[KIND]))]
+        kinds = [
+            self._kind(r, cell) or kind_of(types[r]) for r, cell in enumerate(self._column(special[KIND]))
+        ]
         ontology = [self._ontology(r, cell) for r, cell in enumerate(self._column(special[ONTOLOGY]))]
         groups = self._column(special[LEVEL])
         if special[PARENT] >= 0 and special[LEVEL] >= 0:
@@ -318,9 +320,9 @@ class _Reader:
         return markers, [[row.get(marker, SILENT) for row in found] for marker in markers]
 
     def _kind(self, r: int, cell: str) -> str:
-        plain = _plain(cell).removesuffix("s") or KINDS[0]
+        plain = _plain(cell).removesuffix("s")
         plain = "debris" if plain == "debri" else plain
-        if plain not in KINDS:
+        if plain and plain not in KINDS:
             self._problems.append(f"{self._at(r, KIND)}: got {cell}; need {', '.join(KINDS)}, or nothing")
         return plain
 
@@ -463,12 +465,18 @@ def match_markers(table: TypeTable, names: Sequence[str]) -> tuple[Ints, tuple[s
     return numbers, (f"{table.source}: ignored, not in the panel: {', '.join(missing)}",) if missing else ()
 
 
+def kind_of(name: str) -> str:
+    """Return the kind that the name of a type says: Debris RBC, doublets of T cells, dead cells."""
+    words = re.findall("[a-z]+", name.casefold())
+    return next((kind for kind in KINDS[1:] if {kind, f"{kind}s"} & {*words}), KINDS[0])
+
+
 def type_lines(table: TypeTable) -> list[list[str]]:
     """Return a table as rows of cells that `read_types` reads, the first with the names of columns."""
     columns = [cells_of_column(table.levels[:, m], table.doubt[:, m]) for m in range(len(table.markers))]
     extra = {
         PARENT: table.parents,
-        KIND: [k if k != KINDS[0] else "" for k in table.kinds],
+        KIND: ["" if k == kind_of(name) else k for name, k in zip(table.types, table.kinds, strict=True)],
         ONTOLOGY: table.ontology,
     }
     used = {name: cells for name, cells in extra.items() if any(cells)}

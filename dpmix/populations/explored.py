@@ -16,7 +16,8 @@ import numpy as np
 
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.events.names import names_of
-from dpmix.populations.result import QUANTILES, Gating
+from dpmix.populations.events.phenotypes import QUANTILES
+from dpmix.populations.result import Gating
 
 if TYPE_CHECKING:
     from dpmix.explore.count import Found
@@ -44,7 +45,7 @@ class Explored:
     sizes : int64 [S]
         Events found.
     quantiles : float64 [5, D]
-        `dpmix.populations.result.QUANTILES` of these events, transformed scale.
+        `dpmix.populations.events.phenotypes.QUANTILES` of these events, transformed scale.
     proportion, low, high : float
         Share of the events in all samples together: the probable number of such cells, and its ends
         (`dpmix.explore.count.Found`).

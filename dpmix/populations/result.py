@@ -27,14 +27,12 @@ from dpmix.populations.gates.comparison import Comparison
 from dpmix.populations.gates.nested import Node
 from dpmix.populations.gates.strategy import Strategy
 from dpmix.populations.tree.tree import Tree
-from dpmix.populations.types.types import Types
+from dpmix.populations.types.types import Types, marked_types
 from dpmix.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpmix.explore.exploration import Exploration
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the events of a population in each channel."""
 TAIL = 0.01
 """Share of the events of a channel beyond either end of its colour scale."""
 
@@ -394,10 +392,10 @@ class Gating:
 
     @cached_property
     def population_types(self) -> tuple[str, ...]:
-        """Cell type of each population, "" for none; empty without types."""
+        """Cell type of each population, or what it looks like, "" for neither; empty without types."""
         if self.types is None or self.type_populations is None:
             return ()
-        return self.types.of_populations(self.type_populations)
+        return marked_types(self.types.of_populations(self.type_populations), self.artefacts)
 
     @property
     def titles(self) -> tuple[str, ...]:

@@ -9,20 +9,19 @@ import numpy.typing as npt
 
 from dpmix.inputs.controls import by_number
 from dpmix.inputs.events import Events
-from dpmix.inputs.quality_channels import HEIGHT, SIZE
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws.cohort import prior_counts
 from dpmix.populations.draws.convergence import population_mixing
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task
-from dpmix.populations.events import artefacts
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.events.borders import Borders, estimate_proportions
 from dpmix.populations.events.medians import Medians
 from dpmix.populations.events.names import names_of
-from dpmix.populations.events.phenotypes import levels
+from dpmix.populations.events.phenotypes import QUANTILES, levels
 from dpmix.populations.events.rasters import Counter, grid
-from dpmix.populations.result import QUANTILES, TAIL, Block, Gating, StateSummary
+from dpmix.populations.result import TAIL, Block, Gating, StateSummary
 from dpmix.runs.verdict import judge
 from dpmix.system.paths import as_text
 
@@ -84,8 +83,8 @@ class Summary:
         self.n_implausible[block.sample] += int(block.implausible.sum())
         self.counter.add(block.values, population)
 
-    def gating(self, task: Task, found: Populations, without_artefacts: bool = False) -> Gating:
-        """Return the gating, once all blocks are added; proportions perhaps without artefacts."""
+    def gating(self, task: Task, found: Populations, marks: Marks, without_artefacts: bool = False) -> Gating:
+        """Return the gating, once all blocks are added; proportions perhaps without marked populations."""
         run, scaling = found.run, task.events.scaling
         given = task.events.weights
         prior = prior_counts(run, found.draws, found.components, found.n_populations)
@@ -97,7 +96,6 @@ class Summary:
         quality = task.events.quality
         of_quality = None if quality is None else self._quantiles(quality.measured.values)
         state = self._state(task.events, of_quality)
-        marks = () if of_quality is None else self._artefacts(task.events, of_quality, quantiles, ends[1])
         drawn, mean, borders = self._proportions(task, prior, marks if without_artefacts else ())
         mixing = population_mixing(found, task.make_engine)
         return Gating(
@@ -171,32 +169,7 @@ class Summary:
             names, np.concatenate(quantiles, axis=2), np.hstack(ends).astype(np.float64), len(names) - n_state
         )
 
-    def _artefacts(
-        self, events: Events, of_quality: Array, quantiles: Array, limits: Array
-    ) -> artefacts.Marks:
-        """Return what each population looks like by scatter and viability."""
-        quality = events.quality
-        assert quality is not None
-        values, scaling = quality.measured.values, quality.measured.scaling
-        at = {role: k for k, role in enumerate(quality.roles)}
-        pulse = None
-        # A ratio of transformed values has no meaning.
-        if HEIGHT in at and all(scaling.transforms[at[role]].method == "linear" for role in (SIZE, HEIGHT)):
-            area, height = values[:, at[SIZE]], values[:, at[HEIGHT]]
-            ratio = np.divide(area, height, out=np.ones_like(area), where=height > 0)
-            pulse = self._quantiles(ratio[:, None])[:, :, 0]
-        markers = [d for d, name in enumerate(events.detectors) if name not in quality.measured.detectors]
-        return artefacts.artefacts(
-            self.sizes.sum(axis=0),
-            quantiles[:, :, markers],
-            limits[markers],
-            {role: of_quality[:, :, k] for role, k in at.items()},
-            pulse,
-        )
-
-    def _proportions(
-        self, task: Task, prior: Array | None, marks: artefacts.Marks
-    ) -> tuple[Array, Array, Borders]:
+    def _proportions(self, task: Task, prior: Array | None, marks: Marks) -> tuple[Array, Array, Borders]:
         """Return the results of `estimate_proportions`, with NaN in samples without events.
 
         They are among the populations without a mark, and 0 for the others.

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array
+from dpmix.populations.events.phenotypes import QUANTILES
 from dpmix.populations.explored import JUDGING, MIXTURE, NAME, Explored, explored_of, extended
 from dpmix.populations.gates.comparison import Comparison
 from dpmix.populations.gates.ellipses import EllipseGate
 from dpmix.populations.gates.strategy import Gate, Strategy
-from dpmix.populations.result import QUANTILES, Gating
+from dpmix.populations.result import Gating
 from dpmix.populations.sample_draws import FILE, SampleDraws
 from dpmix.report.gatingml import NamedGates, gate_name
 from dpmix.system.files import csv_text, write_text, writing

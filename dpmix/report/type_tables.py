@@ -5,7 +5,8 @@
 | types.csv | one row per sample and type: proportion with 90% interval, events, certainty (mean probability \
 of the type among its events), R-hat of the proportion in all samples; a parent includes its children |
 | types.populations.csv | one row per population: its type, which is the deepest row that more than half of \
-its events have, their share, and the share of each row without its children |
+its events have, or "debris", "doublets" or "dead cells"; their share, and the share of each row without its \
+children |
 | types.suggested.csv | populations that are mostly unknown, as rows of a table of cell types |
 | types.answer.csv | what the data say about each cell, and what does not fit |
 """
@@ -144,19 +145,20 @@ def _population_rows(gating: Gating) -> Iterator[Sequence[object]]:
     yield "population", *given, "phenotype", "events", "type", "share", *types.names
     for p, own in enumerate(gating.population_types):
         size = max(int(together[:, p].sum()), 1)
-        share = "" if not own else f"{types.includes[types.names.index(own)] @ together[:, p] / size:.4f}"
+        row = types.names.index(own) if own in types.names else -1  # marked populations are of unknown type
+        share = "" if not own else f"{types.includes[row] @ together[:, p] / size:.4f}"
         shares = (f"{events / size:.4f}" for events in together[:, p])
         name = gating.names[p : p + 1] if given else ()
         yield gating.number(p), *name, gating.phenotypes[p], int(together[:, p].sum()), own, share, *shares
 
 
 def unknown_populations(gating: Gating) -> list[int]:
-    """Return the populations, from 0, that consist mostly of unknown events."""
+    """Return the populations, from 0, that consist mostly of unknown events and look like cells."""
     together = gating.type_populations
     assert together is not None
     sizes = together.sum(axis=0)
     found = (together[-1] > sizes / 2) & (sizes >= LEAST_SUGGESTED)
-    return [int(p) for p in np.flatnonzero(found)]
+    return [p for p in np.flatnonzero(found).tolist() if not "".join(gating.artefacts[p : p + 1])]
 
 
 def suggested(gating: Gating) -> TypeTable | None:

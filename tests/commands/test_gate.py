@@ -444,11 +444,17 @@ def test_debris_is_marked_and_left_out_of_proportions(folder: Path, gated: Gatin
     assert gated.channels == tuple(MARKERS)  # the model and samples.nc do not have it
     assert SampleDraws.read(folder / "all").channels == gated.channels
     options = ("--output", tmp_path / "out", "--without-artefacts", "--threads", "1", "--backend", "cpu")
-    said = dpmix("gate", folder / "run.h5", *options).stdout
+    (tmp_path / "types.csv").write_text("cell,CD3,CD19,CD14\nT,+,-,-\nnone,-,-,-\n")
+    said = dpmix("gate", folder / "run.h5", *options, "--types", tmp_path / "types.csv").stdout
     assert f"1 population ({p + 1}), " in said
     assert "looks like debris; left out of the proportions" in said
     assert re.search(rf"^ +{p + 1} +left out ", said, re.MULTILINE)
     without = by_number(tmp_path / "out")
+    assert without["type"][p] == "debris"  # not "none", whose cells it passes
+    typed = pandas.read_csv(tmp_path / "out" / "types.populations.csv").set_index("population")
+    assert typed.unknown[p + 1] > 0.99
+    assert typed["T"].max() > 0.95
+    assert p + 1 not in pandas.read_csv(tmp_path / "out" / "types.suggested.csv").population
     assert without.events.tolist() == table.events.tolist()  # they stay in all files
     assert without[["proportion", "low", "high"]].iloc[p].isna().all()
     kept = table.proportion.drop(p)

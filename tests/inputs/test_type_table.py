@@ -10,7 +10,7 @@ import pytest
 
 from dpmix.errors import ConfigError
 from dpmix.inputs.type_cells import cells_of_column, levels_of_column, parse_cell, parse_phenotype
-from dpmix.inputs.type_table import TypeTable, match_markers, read_types, type_lines
+from dpmix.inputs.type_table import TypeTable, match_markers, parse_types, read_types, type_lines
 
 TABLES = Path(__file__).parents[2] / ".." / "shared" / "data" / "tables"
 EUROFLOW = (
@@ -120,6 +120,16 @@ def test_narrow_tables(tmp_path: Path) -> None:
         "row 1 (A), column phenotype: got CD3+ CD4; CD4 has no sign; write each marker with one, "
         "for example CD3+ CD4+ CD8-"
     ]
+
+
+def test_a_blank_kind_is_what_the_name_says(tmp_path: Path) -> None:
+    names = ("T", "Debris RBC", "doublets B cells", "dead", "Deadly", "debris")
+    kinds = ("cell", "debris", "doublet", "dead", "cell", "cell")
+    table = read(
+        tmp_path, "cell,kind,CD3\n" + "".join(f"{name},,-\n" for name in names[:-1]) + "debris,cell,-\n"
+    )
+    assert table.kinds == kinds
+    assert parse_types("again", type_lines(table)).kinds == kinds
 
 
 @pytest.mark.parametrize("head", ["Cell type", "CELLTYPE", "cell_types", "Populations", "cell", "Name", ""])

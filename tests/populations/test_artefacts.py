@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtri
 
 from dpmix.populations.events.artefacts import artefacts, main_cells
-from dpmix.populations.result import QUANTILES
+from dpmix.populations.events.phenotypes import QUANTILES
 
 Array = np.ndarray
 # CD4 T cells, B cells, NK cells, monocytes; then candidates. Markers CD3, CD19, CD56, CD14.

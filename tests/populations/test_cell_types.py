@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dpmix.populations.types import cells, types
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.levels import fit_levels
-from dpmix.populations.types.markers import DOUBT, log_factors, telling
+from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling
 from dpmix.populations.types.types import (
+    barred_rows,
     component_fits,
     component_shares,
     decide,
     descendants,
     event_fits,
     event_shares,
+    name_shares,
 )
 
 Array = np.ndarray
@@ -93,6 +97,46 @@ def test_learned_shares_count_events_that_fit_two_rows_for_the_frequent_one() ->
     learned = component_shares(own, labels, 3, learn=True)
     assert even[2].tolist() == pytest.approx([0.5, 0.5])
     assert learned[2, 0] > 0.85
+
+
+def test_a_component_of_debris_has_only_rows_of_artefacts() -> None:
+    own = np.tile([50.0, 20.0, 1.0], (400, 1))
+    labels = np.repeat([0, 1], 200)
+    for kind, row in (("cell", 2), ("debris", 1)):
+        barred = barred_rows(("cell", kind), np.array([False, True]))
+        for learn in (False, True):
+            shares = component_shares(own, labels, 2, learn, barred)
+            found = event_shares(np.eye(2)[labels], shares, own)
+            assert (found[:200].argmax(axis=1) == 0).all()
+            assert (found[200:].argmax(axis=1) == row).all()
+            np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+            assert found[200:, 0].max() == 0.0
+
+
+def test_a_population_keeps_an_event_between_two_rows_and_loses_one_that_fits_another() -> None:
+    own = np.vstack([np.tile([9.0, 0.1, 1.0], (900, 1)), np.tile([1.0, 1.1, 0.5], (100, 1))])
+    own[-10:] = [0.1, 9.0, 1.0]
+    labels, populations = np.repeat([0, 1], [900, 100]), np.array([0, 0, 1])
+    alone = event_shares(np.eye(3)[labels], component_shares(own, labels, 3), own)
+    found = event_shares(np.eye(3)[labels], name_shares(own, labels, populations), own)
+    assert (alone[900:990].argmax(axis=1) == 1).all()  # by its component
+    assert (found[900:990].argmax(axis=1) == 0).all()
+    assert (found[990:].argmax(axis=1) == 1).all()
+    np.testing.assert_allclose(name_shares(own, labels, populations)[2], 1.0 / 3.0)
+
+
+def test_names_use_the_average_over_the_places_of_a_threshold() -> None:
+    both = np.array([[True, False], [False, True]])
+    tiled = [np.tile(value, (2, 1)) for value in (0.3, 0.7)]
+    marker = Marker(both, *tiled, np.array([0.2]), np.array([2.0]), np.full(2, 0.5))
+    values = np.linspace(-3.0, 3.0, 50)
+    deviates = np.random.default_rng(1).normal(size=20_000)
+    average = np.mean([marker.moved(e).passes(values, 1) for e in deviates], axis=0)
+    np.testing.assert_allclose(marker.softened().passes(values, 1), average, atol=0.03)
+    assert np.abs(marker.passes(values, 1) - average).max() > 0.1  # the threshold alone
+    joined = replace(marker, others=(marker,)).softened()
+    np.testing.assert_allclose(joined.passes(values, 1), marker.softened().passes(values, 1))
+    assert marker.same(1) != joined.same(1)
 
 
 def test_doubt_moves_no_events_of_a_rare_type_to_a_frequent_one() -> None:

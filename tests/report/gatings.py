@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dpmix.model.mixture import Hyperparameters, State
+from dpmix.populations.events.phenotypes import QUANTILES
 from dpmix.populations.events.rasters import Counter, grid
 from dpmix.populations.gates.cards import BINS, Card, Plot
 from dpmix.populations.gates.polygons import PolygonGate
-from dpmix.populations.result import QUANTILES, Gating, Map
+from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree.tree import Tree
 from dpmix.runs.coarseness import CoarsenessChoice, Curve
 from dpmix.runs.layout import Layout, Record

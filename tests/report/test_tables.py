@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dpmix.errors import DataError
-from dpmix.populations.result import QUANTILES, Gating, Rasters
+from dpmix.populations.events.phenotypes import QUANTILES
+from dpmix.populations.result import Gating, Rasters
 from dpmix.populations.tree.tree import Tree
 from dpmix.report.labels import share_rows
 from dpmix.report.tables import TABLES, table_paths, write_tables

@@ -35,7 +35,7 @@ from dpmix.model.mixture import Array, Ints
 DEBRIS, DOUBLETS, DEAD_CELLS = "debris", "doublets", "dead cells"
 KINDS = (DOUBLETS, DEAD_CELLS, DEBRIS)
 MAIN = 0.05  # least share of the events of main cells
-Q05, Q25, Q50, Q75, Q95 = range(5)  # rows of quantiles (`dpmix.populations.result.QUANTILES`)
+Q05, Q25, Q50, Q75, Q95 = range(5)  # rows of quantiles (`dpmix.populations.events.phenotypes.QUANTILES`)
 NORMAL = 1.349  # interquartile range of a normal distribution of standard deviation 1
 BELOW, ABOVE = 1.5, 2.0  # standard deviations by which doublets may differ from the higher of their cells
 DIFFERS = 2.0  # standard deviations by which they differ from each of them, in one marker
@@ -53,8 +53,8 @@ def artefacts(
     sizes : int64 [P]
         Events of each population.
     markers : float64 [5, P, D]
-        Quantiles (`dpmix.populations.result.QUANTILES`) of the markers, without scatter; NaN for a
-        population without events.
+        Quantiles (`dpmix.populations.events.phenotypes.QUANTILES`) of the markers, without scatter; NaN for
+        a population without events.
     thresholds : float64 [D]
         Thresholds of the markers (`dpmix.populations.events.phenotypes.thresholds`).
     quality : mapping of str to float64 [5, P]

@@ -49,6 +49,7 @@ from dpmix.inputs.controls import Control
 from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the events of a population, in each channel
 GRID = 1024  # points of a density
 OUTSIDE = 5e-4  # share of the events in components that the grid may miss at either end
 REACH = 4.0  # range of a component in its standard deviations
@@ -171,7 +172,14 @@ def joined(markers: Sequence[str]) -> str:
 
 
 def quartiles_of(events: Array | Floats, populations: Ints, n_populations: int) -> Array:
-    """Return the lower and upper quartiles of each population, float64 [2, P, D]; NaN without events.
+    """Return the lower and upper quartiles of each population, float64 [2, P, D]; see `quantiles_of`."""
+    return quantiles_of(events, populations, n_populations, (0.25, 0.75))
+
+
+def quantiles_of(
+    events: Array | Floats, populations: Ints, n_populations: int, at: Sequence[float] = QUANTILES
+) -> Array:
+    """Return quantiles of each population, float64 [A, P, D]; NaN without events.
 
     Parameters
     ----------
@@ -179,11 +187,13 @@ def quartiles_of(events: Array | Floats, populations: Ints, n_populations: int) 
     populations : int64 [M]
         Population of each event.
     n_populations : int
+    at : sequence of float
+        A probabilities.
     """
-    quartiles = np.full((2, n_populations, events.shape[1]), np.nan)
+    quantiles = np.full((len(at), n_populations, events.shape[1]), np.nan)
     for p in np.unique(populations):
-        quartiles[:, p] = np.quantile(events[populations == p], (0.25, 0.75), axis=0)
-    return quartiles
+        quantiles[:, p] = np.quantile(events[populations == p], at, axis=0)
+    return quantiles
 
 
 def _channel(members: Array, means: Array, sds: Array) -> _Channel:

@@ -23,6 +23,7 @@ from dpmix.model.mixture import Array, Ints
 DOUBT = 0.02  # of a cell for which the table states none
 CHANCE = 0.02, 0.98  # range of base rates
 LEAST_EVENTS = 20  # of a component whose median is used
+LOGISTIC = np.sqrt(3.0) / np.pi  # scale of a logistic distribution of standard deviation 1
 
 Bools = npt.NDArray[np.bool_]
 
@@ -45,6 +46,8 @@ class Marker:
         Base rates of the cells.
     others : tuple of Marker
         The same marker in other draws; the probability of a level is the average.
+    soft : bool
+        Probabilities of levels are averages over the places that a threshold may have.
     """
 
     allowed: Bools
@@ -54,6 +57,7 @@ class Marker:
     gaps: Array
     base: Array
     others: tuple[Marker, ...] = ()
+    soft: bool = False
 
     @property
     def silent(self) -> Bools:
@@ -80,7 +84,7 @@ class Marker:
         return found / (1.0 + len(self.others))
 
     def _passes(self, values: Array, row: int) -> Array:
-        z = (values[:, None] - self.thresholds[row]) / self.widths
+        z = (values[:, None] - self.thresholds[row]) / self._scales(row)
         above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
         # Soft boundaries of different widths may cross, and a level would then have a negative probability.
         above = np.minimum.accumulate(above, axis=1)
@@ -89,6 +93,20 @@ class Marker:
         found: Array = (ends[:, :-1] - ends[:, 1:])[:, self.allowed[row]].sum(axis=1)
         return found
 
+    def _scales(self, row: int) -> Array:
+        """Return the scales of the logistic in a row, float64 [C - 1].
+
+        The average over a normal threshold is nearly a logistic whose variance is the sum of both.
+        """
+        if not self.soft:
+            return self.widths
+        scales: Array = np.hypot(self.widths, LOGISTIC * self.errors[row])
+        return scales
+
+    def softened(self) -> Marker:
+        """Return the marker with average probabilities of levels."""
+        return replace(self, soft=True, others=tuple(other.softened() for other in self.others))
+
     def moved(self, deviate: float) -> Marker:
         """Return the marker with all thresholds moved by some of their standard deviations."""
         others = tuple(other.moved(deviate) for other in self.others)
@@ -96,7 +114,9 @@ class Marker:
 
     def same(self, row: int) -> bytes:
         """Return what the probabilities of a cell depend on, equal for equal cells."""
-        places = [one.thresholds[row].tobytes() for one in (self, *self.others)]
+        places = [
+            part.tobytes() for one in (self, *self.others) for part in (one.thresholds[row], one._scales(row))
+        ]
         return b"".join([*places, self.allowed[row].tobytes()])
 
 

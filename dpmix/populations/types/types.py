@@ -6,11 +6,14 @@ component h,
 
     P(r | x) = sum_h P(h | x) theta_hr F_r(x) / sum_s theta_hs F_s(x).
 
-theta_hr is proportional to 1 plus the share, by EM, of row r in the events of component h: the row of a whole
-component counts twice as much as a row that it has not, so that a rare type is named where its cells fit.
-(With one tenth of the weight for the shares and the rest spread evenly over the rows, this factor grew with
-the number of rows, and large tables lost their rare types.) A component on one side of all thresholds goes
-to one type as a whole, and a component that straddles a threshold is divided by the values of its events.
+theta_hr is proportional to (1 + u)(1 + v), with u and v the shares, by EM, of row r in the events of
+component h and of its population: the row of a whole component, or population, counts twice as much as a row
+that it has not, so that a rare type is named where its cells fit. (With one tenth of the weight for the
+shares and the rest spread evenly over the rows, this factor grew with the number of rows, and large tables
+lost their rare types. Without v, neutrophils with much CD45 were eosinophils, although these are another
+population.) A component on one side of all thresholds goes to one type as a whole, and a component that
+straddles a threshold is divided by the values of its events, by the average over the places that the
+threshold may have (`markers.Marker.softened`).
 F is relative to events whose markers are independent and have their base rates; this is the unknown type,
 which a row has to beat.
 
@@ -42,6 +45,11 @@ for the type of the other events of their component, then for the frequent one. 
 population from which the N events are a random sample: they contain the uncertainty of the draws, of the
 thresholds and of the sample.
 
+**Populations that look like debris, doublets or dead cells** (`dpmix.populations.marks`) have no cell type:
+theta is 0 in their components for rows of the kind cell. (Debris passes a row whose cells are mostly
+negative.) Thresholds are found with these events, which may be the only ones without a marker: without
+debris, neutrophils would be CD45-.
+
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
 the certainty asked for, and so on down.
@@ -60,16 +68,18 @@ import numpy.typing as npt
 
 from dpmix.engines.base import Engine
 from dpmix.inputs.controls import by_number
-from dpmix.inputs.type_table import TypeTable, match_markers
+from dpmix.inputs.type_table import KINDS, TypeTable, match_markers
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.model.streams import Step, Stream
 from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
+from dpmix.populations.events.artefacts import Marks
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
+from dpmix.populations.marks import marked_components
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
@@ -242,7 +252,13 @@ def decide(
     return np.where(rows == n_rows, -1, rows).astype(np.int32), probability
 
 
-def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bool = False) -> Array:
+def component_shares(
+    evidence: Array,
+    labels: Ints,
+    n_components: int,
+    learn: bool = False,
+    barred: npt.NDArray[np.bool_] | None = None,
+) -> Array:
     """Return the shares of the rows in each component, float64 [K, R + 1].
 
     Parameters
@@ -253,13 +269,16 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
         Component of each event in a draw.
     n_components : int
     learn : bool
-        Return the shares for proportions, not for names.
+        Return the shares for proportions.
+    barred : bool [K, R + 1], optional
+        Rows that a component cannot have (`barred_rows`).
     """
     n_rows = evidence.shape[1]
     order = np.argsort(labels, kind="stable")
     starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
     there = labels[order][starts]
     shares = np.full((n_components, n_rows), 1.0 / n_rows)
+    _bar(shares, barred)
     sorted_evidence = evidence[order]
     for _ in range(STEPS):
         parts = sorted_evidence * shares[labels[order]]
@@ -272,7 +291,52 @@ def component_shares(evidence: Array, labels: Ints, n_components: int, learn: bo
             shares[there] = (sums + OWN_EVENTS * rho) / (sizes + OWN_EVENTS)
         else:
             shares[there] = (sums / sizes + 1.0) / (n_rows + 1.0)
+        _bar(shares, barred)
     return shares
+
+
+def name_shares(
+    evidence: Array, labels: Ints, populations: Ints, barred: npt.NDArray[np.bool_] | None = None
+) -> Array:
+    """Return the shares of the rows in each component that give events their names, float64 [K, R + 1].
+
+    Parameters
+    ----------
+    evidence : float64 [N, R + 1]
+        F.
+    labels : int [N]
+        Component of each event in a draw.
+    populations : int64 [K]
+        Population of each component.
+    barred : bool [K, R + 1], optional
+        Rows that a component cannot have (`barred_rows`).
+    """
+    shares = component_shares(evidence, labels, len(populations), barred=barred)
+    shares *= component_shares(evidence, populations[labels], int(populations.max()) + 1)[populations]
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _bar(shares: Array, barred: npt.NDArray[np.bool_] | None) -> None:
+    """Set shares [K, R + 1] to 0 where they are barred; the others of the component sum to 1 then."""
+    if barred is not None:
+        shares[barred] = 0.0
+        shares /= shares.sum(axis=1, keepdims=True)
+
+
+def barred_rows(kinds: Sequence[str], marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the rows that components cannot have, bool [..., R + 1].
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        Kinds of R rows.
+    marked : bool [...]
+        Components that look like artefacts (`dpmix.populations.marks.marked_components`).
+    """
+    of_cells = np.array([*(kind == KINDS[0] for kind in kinds), False])
+    found: npt.NDArray[np.bool_] = marked[..., None] & of_cells
+    return found
 
 
 def event_fits(
@@ -410,12 +474,20 @@ def main_types(table: TypeTable, together: Ints) -> tuple[str, ...]:
     return tuple(names[r] if depth[r, p] else "" for p, r in enumerate(depth.argmax(axis=0)))
 
 
+def marked_types(types: Sequence[str], marks: Marks) -> tuple[str, ...]:
+    """Return the types of populations with the mark of each that is unknown and has one."""
+    if not marks:
+        return tuple(types)
+    return tuple(mark if mark and name == UNKNOWN else name for name, mark in zip(types, marks, strict=True))
+
+
 def assign_types(
     task: Task,
     found: Populations,
     table: TypeTable,
     own_terms: Sequence[OwnTerms] | None = None,
     certainty: float = CERTAINTY,
+    marks: Marks = (),
 ) -> Types:
     """Return the cell types of all events.
 
@@ -428,6 +500,8 @@ def assign_types(
         Weights and shifts of samples that are not in the run.
     certainty : float
         Least probability of a child, given its parent.
+    marks : tuple of str
+        What each population looks like, "" for cells (`dpmix.populations.marks`).
 
     Raises
     ------
@@ -443,18 +517,20 @@ def assign_types(
     random = Stream(task.config.seed, 3, 0).step(Step.PROPORTIONS)
     n_events = len(events.values)
     some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
-    values = events.all_values(some)[:, at]
     drawn = evenly(len(found.draws), TYPE_DRAWS)
     n_rows = len(table.types) + 1
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
+    marked = marked_components(marks, found.components)
+    values = events.all_values(some)[:, at]
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     fitting = evenly(len(values), LEVELS_FITTED)
     few_labels = [labels[t] for t in level_draws(found.reference, drawn)]
     own_levels = [own[fitting] for own in few_labels]
     markers = levels_of_draws(values[fitting], own_levels, full.levels[:, columns], controls)
     markers = tuple(with_base(marker, values[:, m]) for m, marker in enumerate(markers))
+    soft = softened(markers, values)
     tells = telling(full.levels[:, columns])
     right, agreement, contradicted, upheld = assess_cells(
         markers, values, full.doubt[:, columns], tells, few_labels
@@ -466,10 +542,15 @@ def assign_types(
     deviates = random.standard_normal((LEVEL_SETS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [evidence_of(own, values, right) for own in sets]
+    barred = barred_rows(table.kinds, marked)
     shares = [
-        [component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, way) for way in (False, True)]
+        component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, True, barred[t])
         for k, t in enumerate(drawn.tolist())
     ]
+    soft_evidence = evidence_of(soft, values, right)
+    naming = [name_shares(soft_evidence, labels[t], found.components[t], barred[t]) for t in drawn.tolist()]
+    every = [labels[t] for t in drawn.tolist()]
+    naming_fits = component_fits(soft, values, tells, others, every, run.n_components)
     inside: dict[int, Array] = {}
     for k, own_set in enumerate(sets):
         used = range(k, len(drawn), LEVEL_SETS)
@@ -488,19 +569,21 @@ def assign_types(
                 block = events.all_values(np.arange(start, stop))[:, at]
                 evidence = [evidence_of(one, block, right) for one in sets]
                 passed = [event_fits(one, block, tells, others) for one in sets]
+                own_soft = evidence_of(soft, block, right)
+                soft_passed = event_fits(soft, block, tells, others)
                 total = np.zeros((stop - start, n_rows))
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
-                    even, learned = shares[k]
-                    own_evidence = evidence[k % LEVEL_SETS]
+                    of_names = soft_passed, naming_fits[k]
+                    total += event_shares(memberships, naming[k], own_soft, of_names, parents)
                     fits = passed[k % LEVEL_SETS], inside[k]
-                    total += event_shares(memberships, even, own_evidence, fits, parents)
-                    part = event_shares(memberships, learned, own_evidence, fits, parents)
+                    part = event_shares(memberships, shares[k], evidence[k % LEVEL_SETS], fits, parents)
                     counts[k, sample] += part.sum(axis=0)
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
     proportions, mean = type_proportions(counts, included(table), task.config.seed)
+    cells = ~marked[found.reference][labels[found.reference]]
     return Types(
         table=table,
         markers=markers,
@@ -519,15 +602,20 @@ def assign_types(
         suspect=upheld
         | suspect_cells(
             markers,
-            values,
-            labels[found.reference],
-            of_event[some],
+            values[cells],
+            labels[found.reference][cells],
+            of_event[some][cells],
             right,
             descendants(table.parents, table.types),
         ),
         right=right,
         exchanged=exchanged(values, labels[found.reference], full.levels[:, columns]),
     )
+
+
+def softened(markers: Sequence[Marker], values: Array) -> tuple[Marker, ...]:
+    """Return markers that give events [N, M] their names: thresholds are averaged over where they may lie."""
+    return tuple(with_base(marker.softened(), values[:, m]) for m, marker in enumerate(markers))
 
 
 def level_draws(reference: int, drawn: Ints) -> list[int]:

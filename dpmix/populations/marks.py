@@ -1,0 +1,75 @@
+"""Marks of the populations of a task, found before its events get cell types.
+
+M events, T draws, K components, P populations, D channels.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmix.inputs.controls import by_number
+from dpmix.inputs.quality_channels import HEIGHT, SIZE, QualityChannels
+from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.populations.draws.find import Populations
+from dpmix.populations.draws.pooling import transformed_draw
+from dpmix.populations.draws.predictive import classify
+from dpmix.populations.draws.task import Task
+from dpmix.populations.events.artefacts import Marks, artefacts
+from dpmix.populations.events.medians import evenly
+from dpmix.populations.events.phenotypes import levels, quantiles_of
+
+EVENTS = 200_000  # evenly spaced, by which populations are compared
+
+
+def find_marks(task: Task, found: Populations) -> Marks:
+    """Return what each population looks like (`dpmix.populations.events.artefacts`).
+
+    It has no mark, the empty tuple, where the files have neither scatter nor viability. An event counts for
+    the population of its most probable component in the reference draw.
+    """
+    events, run, quality = task.events, found.run, task.events.quality
+    if quality is None:
+        return ()
+    rows = evenly(len(events.values), EVENTS)
+    values = np.ascontiguousarray(events.values[rows])
+    components = found.components[found.reference]
+    with closing(task.make_engine(values)) as engine:
+        population = components[classify(engine, found.mixture_of(found.reference, None))[0]]
+    mixture = transformed_draw(run, events.scaling, *found.draws[found.reference])
+    thresholds = levels(*mixture, components, by_number(run.controls, events.channels))[1]
+    markers = [d for d, name in enumerate(events.detectors) if name not in quality.measured.detectors]
+    measured = quality.measured.values[rows]
+    pulse = _pulse(measured, quality)
+
+    def quantiles(of_events: Array | Floats) -> Array:
+        return quantiles_of(of_events, population, found.n_populations)
+
+    of_quality = quantiles(measured)
+    return artefacts(
+        np.bincount(population, minlength=found.n_populations),
+        quantiles(events.scaling.to_transformed(values)[:, markers]),
+        thresholds[markers],
+        {role: of_quality[:, :, k] for k, role in enumerate(quality.roles)},
+        None if pulse is None else quantiles(pulse[:, None])[:, :, 0],
+    )
+
+
+def marked_components(marks: Marks, components: Ints) -> npt.NDArray[np.bool_]:
+    """Return which components, with populations int64 [T, K], look like artefacts, bool [T, K]."""
+    marked = np.array([bool(mark) for mark in marks])
+    return marked[components] if marks else np.zeros(components.shape, np.bool_)
+
+
+def _pulse(measured: Floats, quality: QualityChannels) -> Floats | None:
+    """Return the ratio of area to height of forward scatter, float32 [M]; None where it is not known."""
+    at = {role: k for k, role in enumerate(quality.roles)}
+    # A ratio of transformed values has no meaning.
+    if HEIGHT not in at or any(
+        quality.measured.scaling.transforms[at[role]].method != "linear" for role in (SIZE, HEIGHT)
+    ):
+        return None
+    area, height = measured[:, at[SIZE]], measured[:, at[HEIGHT]]
+    return np.divide(area, height, out=np.ones_like(area), where=height > 0)
