@@ -456,7 +456,7 @@ def test_learned_hyperparameters_reach_the_same_posterior_from_any_start(tmp_pat
     run_mcmc(first)
     reached = {}
     for init in ("kmeans", "random", "prior", "bem", str(tmp_path / "first.h5")):
-        mcmc = {"burn_in": 300, "draws": 100, "init": init}
+        mcmc = {"burn_in": 300, "draws": 300, "init": init}
         config = a_config(tmp_path, "run.h5", mcmc=mcmc, model=LEARNED, bem={"starts": 1})
         given = open_run(run_mcmc(config, overwrite=True).path).hyperparameters
         reached[init] = [
