@@ -238,7 +238,7 @@ def test_a_table_without_markers_of_the_panel_is_refused(folder: Path, tmp_path:
 @pytest.mark.slow
 def test_real_t_cells_get_their_names(shared_data: Path, tmp_path: Path) -> None:
     with np.load(shared_data / "labelled" / "hipc_stanford_1228.npz") as own:
-        events, labels, channels = own["events"], own["labels"], [str(c) for c in own["channels"]]
+        events, labels, channels = own["events"][::3], own["labels"][::3], [str(c) for c in own["channels"]]
     pandas.DataFrame(events, columns=channels).to_parquet(tmp_path / "hipc.parquet")
     config = {
         "data": {"files": [str(tmp_path / "hipc.parquet")]},
