@@ -44,10 +44,10 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide
 from dpmix.populations.draws.decide import Decided
 from dpmix.populations.draws.find import decided_populations
-from dpmix.populations.events.artefacts import Marks
+from dpmix.populations.events.artefacts import Marks, marked_components
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
-from dpmix.populations.marks import find_marks, marked_components
+from dpmix.populations.marks import find_marks
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import levels_of_draws

@@ -1,6 +1,6 @@
 """Marks of the populations of a task, found before its events get cell types.
 
-M events, T draws, K components, P populations, D channels.
+M events.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 from contextlib import closing
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmix.inputs.controls import by_number
 from dpmix.inputs.quality_channels import HEIGHT, SIZE, QualityChannels
-from dpmix.model.mixture import Array, Floats, Ints
+from dpmix.model.mixture import Array, Floats
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.predictive import classify
@@ -55,12 +54,6 @@ def find_marks(task: Task, found: Populations) -> Marks:
         {role: of_quality[:, :, k] for k, role in enumerate(quality.roles)},
         None if pulse is None else quantiles(pulse[:, None])[:, :, 0],
     )
-
-
-def marked_components(marks: Marks, components: Ints) -> npt.NDArray[np.bool_]:
-    """Return which components, with populations int64 [T, K], look like artefacts, bool [T, K]."""
-    marked = np.array([bool(mark) for mark in marks])
-    return marked[components] if marks else np.zeros(components.shape, np.bool_)
 
 
 def _pulse(measured: Floats, quality: QualityChannels) -> Floats | None:

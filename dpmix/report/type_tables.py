@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
+from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, kind_of, type_lines
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.result import Gating
@@ -251,7 +251,7 @@ def findings(gating: Gating) -> list[Finding]:
         replace(
             table,
             parents=("",) * len(table.types),
-            kinds=("cell",) * len(table.types),
+            kinds=tuple(kind_of(name) for name in table.types),  # as blank cells: no column
             ontology=("",) * len(table.types),
         )
     )

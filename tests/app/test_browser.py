@@ -266,7 +266,7 @@ def test_types_follow_a_table_on_the_page(page: Page, browser: Browser, study: P
     page.until(lambda: page.find("#types-source").is_enabled())
     Select(page.find("#types-source")).select_by_visible_text("mine.csv")
     typed(2)
-    page.until(lambda: {"T", "B", "unknown"} == set(types()))
+    page.until(lambda: {"T", "B", "unknown", "debris"} == set(types()))
     assert page.find("#command").text == "dpmix gate run.h5 --output gated --types run.types.csv"
 
     before = len(page.driver.find_elements(By.CSS_SELECTOR, "#types-unknown li"))

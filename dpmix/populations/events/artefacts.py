@@ -18,7 +18,7 @@ small, because lymphocytes without a marker that is on can share a population wi
 is said about doublets without area and height, about debris without forward scatter, as in mass cytometry,
 and about dead cells without a viability stain.
 
-P populations, D markers, Q quality channels.
+P populations, D markers, Q quality channels, T draws, K components.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ def artefacts(
         for p in there[quality[DEAD][Q50, there] > limit]:
             marks[p] = DEAD_CELLS
     return tuple(marks)
+
+
+def marked_components(marks: Marks, components: Ints) -> npt.NDArray[np.bool_]:
+    """Return which components, with populations int64 [T, K], look like artefacts, bool [T, K]."""
+    marked = np.array([bool(mark) for mark in marks])
+    return marked[components] if marks else np.zeros(components.shape, np.bool_)
 
 
 def main_cells(sizes: Ints, markers: Array, thresholds: Array) -> npt.NDArray[np.bool_]:

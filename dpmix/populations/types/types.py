@@ -75,11 +75,10 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
-from dpmix.populations.events.artefacts import Marks
+from dpmix.populations.events.artefacts import Marks, marked_components
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
-from dpmix.populations.marks import marked_components
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.draws import TypeDraws
 from dpmix.populations.types.exchanged import exchanged
@@ -332,7 +331,7 @@ def barred_rows(kinds: Sequence[str], marked: npt.NDArray[np.bool_]) -> npt.NDAr
     kinds : sequence of str
         Kinds of R rows.
     marked : bool [...]
-        Components that look like artefacts (`dpmix.populations.marks.marked_components`).
+        Components that look like artefacts (`dpmix.populations.events.artefacts.marked_components`).
     """
     of_cells = np.array([*(kind == KINDS[0] for kind in kinds), False])
     found: npt.NDArray[np.bool_] = marked[..., None] & of_cells
