@@ -93,9 +93,7 @@ class Summary:
         ends = levels(weights, means, covariances, components, by_number(run.controls, task.events.channels))
         quantiles = task.events.scaling.to_transformed(self._quantiles(task.events.values))
         sizes = self.sizes.sum(axis=0)
-        quality = task.events.quality
-        of_quality = None if quality is None else self._quantiles(quality.measured.values)
-        state = self._state(task.events, of_quality)
+        state = self._state(task.events)
         drawn, mean, borders = self._proportions(task, prior, marks if without_artefacts else ())
         mixing = population_mixing(found, task.make_engine)
         return Gating(
@@ -148,18 +146,16 @@ class Summary:
             sample_weights=None if given is None else given.values.astype(np.float64),
         )
 
-    def _state(self, events: Events, of_quality: Array | None) -> StateSummary | None:
-        """Return quantiles of the state channels, then of scatter and viability that the run lacks.
-
-        `of_quality` has the quantiles of all channels of scatter and viability, float64 [5, P, Q].
-        """
+    def _state(self, events: Events) -> StateSummary | None:
+        """Return quantiles of the state channels, then of scatter and viability that the run lacks."""
         parts, quantiles = [], []
         if (own := events.state) is not None:
             parts.append((own, np.arange(len(own.channels))))
             quantiles.append(self._quantiles(own.values))
-        if events.quality is not None and of_quality is not None and len(events.own_quality):
-            parts.append((events.quality.measured, events.own_quality))
-            quantiles.append(of_quality[:, :, events.own_quality])
+        if events.quality is not None and len(events.own_quality):
+            measured = events.quality.measured
+            parts.append((measured, events.own_quality))
+            quantiles.append(self._quantiles(measured.values)[:, :, events.own_quality])
         if not parts:
             return None
         names = tuple(own.channels[k] for own, numbers in parts for k in numbers.tolist())

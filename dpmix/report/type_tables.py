@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, kind_of, type_lines
+from dpmix.inputs.type_cells import cells_of_column
+from dpmix.inputs.type_table import NAMES, NARROW, TypeTable, type_lines
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import Estimates, over_samples
 from dpmix.populations.result import Gating
@@ -247,15 +248,8 @@ def findings(gating: Gating) -> list[Finding]:
     """Return what the data say about the table: what does not fit first, then every cell."""
     types = types_of(gating)
     table = types.table
-    lines = type_lines(
-        replace(
-            table,
-            parents=("",) * len(table.types),
-            kinds=tuple(kind_of(name) for name in table.types),  # as blank cells: no column
-            ontology=("",) * len(table.types),
-        )
-    )
-    cells = [[line[1 + m] for m in types.columns] for line in lines[1:]]
+    columns = (cells_of_column(table.levels[:, m], table.doubt[:, m]) for m in types.columns)
+    cells = list(zip(*columns, strict=True))
     shares = types.mean_proportions
     overall = over_samples(shares, gating.n_events, gating.sample_weights)
     found = [*_channel_findings(types), *_contradictions(types, cells), *_suspects(types, cells)]

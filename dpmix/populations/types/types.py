@@ -299,16 +299,8 @@ def name_shares(
 ) -> Array:
     """Return the shares of the rows in each component that give events their names, float64 [K, R + 1].
 
-    Parameters
-    ----------
-    evidence : float64 [N, R + 1]
-        F.
-    labels : int [N]
-        Component of each event in a draw.
-    populations : int64 [K]
-        Population of each component.
-    barred : bool [K, R + 1], optional
-        Rows that a component cannot have (`barred_rows`).
+    `populations`, int64 [K], has the population of each component. Other parameters are as in
+    `component_shares`.
     """
     shares = component_shares(evidence, labels, len(populations), barred=barred)
     shares *= component_shares(evidence, populations[labels], int(populations.max()) + 1)[populations]
@@ -516,13 +508,12 @@ def assign_types(
     random = Stream(task.config.seed, 3, 0).step(Step.PROPORTIONS)
     n_events = len(events.values)
     some = np.sort(random.choice(n_events, min(n_events, FITTED), replace=False))
+    values = events.all_values(some)[:, at]
     drawn = evenly(len(found.draws), TYPE_DRAWS)
     n_rows = len(table.types) + 1
     counts = np.zeros((len(drawn), len(events.samples), n_rows))
     with closing(task.make_engine(np.ascontiguousarray(events.values[some]))) as few:
         labels = {t: _labels(few, found, t) for t in {*drawn.tolist(), found.reference}}
-    marked = marked_components(marks, found.components)
-    values = events.all_values(some)[:, at]
     controls = by_number(run.controls, [names[d] for d in at.tolist()])
     fitting = evenly(len(values), LEVELS_FITTED)
     few_labels = [labels[t] for t in level_draws(found.reference, drawn)]
@@ -541,6 +532,7 @@ def assign_types(
     deviates = random.standard_normal((LEVEL_SETS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [evidence_of(own, values, right) for own in sets]
+    marked = marked_components(marks, found.components)
     barred = barred_rows(table.kinds, marked)
     shares = [
         component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, True, barred[t])
