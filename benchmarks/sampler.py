@@ -28,7 +28,7 @@ from dpmix.model import gibbs
 from dpmix.model.mixture import HYPERPARAMETERS, State, Stats, mixture_of
 from dpmix.model.prior import Prior, log_prior
 from dpmix.model.streams import Key, Stream
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import FileLayout, Record
 from dpmix.runs.writer import RunWriter
 
 BARS_MS = {"K=256, D=14": 1.0, "K=64, D=8": 0.25}
@@ -99,7 +99,7 @@ def measure(n_components: int, dim: int, folder: Path) -> dict[str, dict[str, fl
     attributes = dict.fromkeys(("config", "engine", "scaling", "data_hash"), "") | {"seed": 1, "n_events": 1}
     ones = (("channel",), np.ones(dim))
     constants = {"channel_means": ones, "channel_sds": ones}
-    layout = Layout("mcmc", 1, sweeps, sweeps + 1, n_components, names, constants, attributes)
+    layout = FileLayout("mcmc", 1, sweeps, sweeps + 1, n_components, names, constants, attributes)
     parts: dict[str, list[float]] = {"sampler": [], "log posterior": [], "mixture": [], "run file": []}
 
     def write(writer: RunWriter, sweep: int, state: State) -> None:

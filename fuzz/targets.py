@@ -38,7 +38,7 @@ from dpmix.inputs.transforms import Scaling
 from dpmix.model.mixture import Hyperparameters, State
 from dpmix.report import fcs_export
 from dpmix.runs.describe import describe_profile, describe_run
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import FileLayout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
@@ -332,12 +332,12 @@ def _names(file: h5py.File) -> list[str]:
     return found
 
 
-def _layout(kind: str, draws: int) -> Layout:
+def _layout(kind: str, draws: int) -> FileLayout:
     """Return the layout of a run file of two components in two channels."""
     names = ("CD3", "CD4")
     both = (transforms.Transform("arcsinh", 5.0), transforms.Transform("logicle", t=1024.0))
     scale = Scaling(names, both, np.zeros(2), np.ones(2), ((), ()))
-    return Layout(
+    return FileLayout(
         kind=kind,
         chains=1,
         draws=draws,

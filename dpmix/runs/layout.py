@@ -126,7 +126,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Sizes and constant content of a run file.
 
     Attributes
@@ -297,7 +297,7 @@ class _NewFile(h5py.File):  # type: ignore[misc]  # h5py has no types
         return self._opened[name]
 
 
-def lay_out(path: Path, layout: Layout) -> None:
+def lay_out(path: Path, layout: FileLayout) -> None:
     """Write a run file with all datasets at their final shape and nothing drawn."""
     with _NewFile(path) as opened, h5netcdf.File(opened, "w") as file:
         file.attrs.update(_attributes(layout))
@@ -340,7 +340,7 @@ def write_coordinates(group: h5netcdf.Group, coordinates: Mapping[str, AnyArray]
             _write(group, dim, (dim,), values)
 
 
-def _attributes(layout: Layout) -> dict[str, Any]:
+def _attributes(layout: FileLayout) -> dict[str, Any]:
     """Return the attributes of the file: the layout's, and the ones that every file has."""
     given = {
         name: _storable(value) if isinstance(value, (str, int, float)) else json.dumps(value)
@@ -364,7 +364,7 @@ def _storable(value: str | int | float) -> Any:
     return np.array(value.encode("utf-8", "surrogateescape"), h5py.string_dtype())
 
 
-def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
+def _lay_out_group(group: h5netcdf.Group, layout: FileLayout) -> None:
     """Create the coordinates of a group, and its datasets with nothing drawn."""
     prefix = f"{group.name.strip('/')}/"
     variables = {
@@ -379,7 +379,7 @@ def _lay_out_group(group: h5netcdf.Group, layout: Layout) -> None:
             group.create_variable(name, dims, dtype, data=np.asarray(-1, dtype))
 
 
-def _write_constants(group: h5netcdf.Group, layout: Layout) -> None:
+def _write_constants(group: h5netcdf.Group, layout: FileLayout) -> None:
     """Write the constants; one named like its only dimension holds the values along that dimension."""
     constants = {name: (tuple(dims), np.asarray(values)) for name, (dims, values) in layout.constants.items()}
     sizes = {

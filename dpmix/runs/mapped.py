@@ -25,7 +25,7 @@ class Mapped(NamedTuple):
     committed : int
         Draws that are complete in every chain.
     arrays : dict of str to array
-        The datasets but for the counters, as `Slot.map` gives them.
+        The datasets but for the counters, as `DatasetPlace.map` gives them.
     """
 
     contents: Contents

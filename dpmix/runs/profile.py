@@ -19,7 +19,7 @@ SPANS = {
 """Activities that share the time of a run, in words. Work of the host during a pass counts as the pass."""
 
 
-class Profile:
+class TimeProfile:
     """Divides the time since it was made among `SPANS`.
 
     Parameters

@@ -53,7 +53,7 @@ from dpmix.runs.layout import (
     FORMAT_VERSION,
     GROUPS,
     AnyArray,
-    Layout,
+    FileLayout,
 )
 from dpmix.system.hdf5_links import lies_elsewhere
 from dpmix.system.own_file import OPEN_FILES_KEEP_THEIR_NAMES
@@ -70,7 +70,7 @@ Address = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Slot:
+class DatasetPlace:
     """Place of a dataset in the file.
 
     Attributes
@@ -122,18 +122,18 @@ class Contents:
         Attributes of the file.
     channels : tuple of str
         D names.
-    slots : dict of str to Slot
-        The datasets of `Layout.variables` and the counters.
+    slots : dict of str to DatasetPlace
+        The datasets of `FileLayout.variables` and the counters.
     constants : dict of str to (dimension names, array)
     """
 
     attributes: dict[str, Any]
     channels: tuple[str, ...]
-    slots: dict[str, Slot]
+    slots: dict[str, DatasetPlace]
     constants: dict[str, tuple[tuple[str, ...], AnyArray]]
 
     @property
-    def variables(self) -> dict[str, Slot]:
+    def variables(self) -> dict[str, DatasetPlace]:
         """The datasets but for the counters."""
         return {name: slot for name, slot in self.slots.items() if name not in COUNTERS}
 
@@ -190,12 +190,12 @@ def read_contents(path: Path) -> Contents:
         raise DataError(f"{path}: HDF5, but not a run file of dpmix{reason}") from None
 
 
-def layout_found(contents: Contents) -> Layout:
+def layout_found(contents: Contents) -> FileLayout:
     """Return the layout that a run file was made with."""
     slots = contents.slots
     starts, sweeps = slots["trace/alpha"].shape
     _, draws, n_components = slots["posterior/weights"].shape
-    return Layout(
+    return FileLayout(
         kind=contents.attributes["kind"],
         chains=starts,
         draws=draws,
@@ -254,7 +254,7 @@ class Wrong(ValueError):
 def _check(contents: Contents, n_bytes: int) -> None:
     """Raise `Wrong` where a file made by another program could mislead its reader.
 
-    Shapes and types must be as in a `Layout` with the sizes found, and all data must lie in the file.
+    Shapes and types must be as in a `FileLayout` with the sizes found, and all data must lie in the file.
     """
     attributes, slots = contents.attributes, contents.slots
     missing = [name for name, kind in ATTRIBUTE_TYPES.items() if not isinstance(attributes.get(name), kind)]
@@ -307,7 +307,7 @@ def _require_own(file: h5py.File) -> None:
                 raise Wrong(f"{name}/{inside} lies in another file")
 
 
-def _slots(group: h5py.Group, path: Path) -> dict[str, Slot]:
+def _slots(group: h5py.Group, path: Path) -> dict[str, DatasetPlace]:
     """Return the places of the datasets of a group but for the values along its dimensions."""
     datasets, names = _datasets(group)
     return {name: _slot(one, names, path) for name, one in datasets.items() if not h5py.h5ds.is_scale(one)}
@@ -328,14 +328,14 @@ def _datasets(group: h5py.Group) -> tuple[dict[str, h5py.h5d.DatasetID], dict[Ad
     return found, {_address(one): name for name, one in found.items()}
 
 
-def _slot(dataset: h5py.h5d.DatasetID, names: dict[Address, str], path: Path) -> Slot:
+def _slot(dataset: h5py.h5d.DatasetID, names: dict[Address, str], path: Path) -> DatasetPlace:
     offset = dataset.get_offset()
     if offset is None:
         raise DataError(
             f"{path}: repacked by another program, which ArviZ and xarray can read; dpmix "
             "needs the file as it wrote it"
         )
-    return Slot(offset, dataset.shape, dataset.dtype, _dims(dataset, names))
+    return DatasetPlace(offset, dataset.shape, dataset.dtype, _dims(dataset, names))
 
 
 def _dims(dataset: h5py.h5d.DatasetID, names: dict[Address, str]) -> tuple[str, ...]:

@@ -30,9 +30,17 @@ from dpmix.model.prior import Prior
 from dpmix.model.streams import Stream
 from dpmix.runs import coarseness, cohort, initialise
 from dpmix.runs.describe import describe_engine
-from dpmix.runs.layout import COUNTS, EVENT_SUBSET, REFERENCES, SUBSET_WEIGHTS, WEIGHTS, Layout, subset_rows
+from dpmix.runs.layout import (
+    COUNTS,
+    EVENT_SUBSET,
+    REFERENCES,
+    SUBSET_WEIGHTS,
+    WEIGHTS,
+    FileLayout,
+    subset_rows,
+)
 from dpmix.runs.monitors import reference_events
-from dpmix.runs.profile import Profile
+from dpmix.runs.profile import TimeProfile
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.resume import lifts
 from dpmix.runs.writer import RunWriter
@@ -61,7 +69,7 @@ class Session:
     engine: Engine
     prior: Prior
     writer: RunWriter
-    profile: Profile
+    profile: TimeProfile
     coarseness: float | None
     groups: Ints | None
     stands_for: float = 1.0
@@ -132,7 +140,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         if kind == "mcmc":
             attributes["parameters"] = ARITHMETIC
         log.info("engine: %s", describe_engine(attributes))
-        profile = Profile(None if earlier is None else earlier.profile)
+        profile = TimeProfile(None if earlier is None else earlier.profile)
         coarse = _coarseness(config, events, prior, earlier, profile)
         if writer is None or earlier is None:
             layout = layout_of(kind, config, base, events, attributes, coarse)
@@ -211,7 +219,7 @@ def _engine(config: Config, backend: str, events: Events, scratch: Path | None) 
 
 
 def _coarseness(
-    config: Config, events: Events, prior: Prior, earlier: Run | None, profile: Profile
+    config: Config, events: Events, prior: Prior, earlier: Run | None, profile: TimeProfile
 ) -> coarseness.CoarsenessChoice:
     """Return the coarseness of a new run, or of the run to resume."""
     if earlier is not None:
@@ -332,7 +340,7 @@ def layout_of(
     events: Events,
     engine: Mapping[str, object],
     coarse: coarseness.CoarsenessChoice,
-) -> Layout:
+) -> FileLayout:
     """Return the layout of the run file: its sizes and everything that is constant during the run."""
     scaling = events.scaling
     is_mcmc = kind == "mcmc"
@@ -343,7 +351,7 @@ def layout_of(
         extra[WEIGHTS] = ("sample",), events.weights.values.astype(np.float64)
     if is_mcmc and config.mcmc.until is not None:
         extra[REFERENCES] = ("reference", "channel"), reference_events(events.values)
-    return Layout(
+    return FileLayout(
         kind=kind,
         chains=config.mcmc.chains if is_mcmc else config.bem.starts,
         draws=config.mcmc.draws if is_mcmc else 1,

@@ -18,7 +18,7 @@ from dpmix.errors import ConfigError, DataError, OutputError
 from dpmix.model.mixture import HYPERPARAMETERS, State
 from dpmix.runs import checkpoint
 from dpmix.runs.checkpoint import Checkpoint, checkpoint_path
-from dpmix.runs.layout import MAX_CHARACTERS, AnyArray, Layout, Record, lay_out, unwritten
+from dpmix.runs.layout import MAX_CHARACTERS, AnyArray, FileLayout, Record, lay_out, unwritten
 from dpmix.runs.profile import SPANS
 from dpmix.runs.run_file import committed_draws, copy_drawn, counts_of, layout_found, read_contents
 from dpmix.system.files import partial_path, writing
@@ -76,7 +76,7 @@ class RunWriter:
                 OwnFile(path).close()
 
     @classmethod
-    def create(cls, path: str | Path, layout: Layout, overwrite: bool = False) -> Self:
+    def create(cls, path: str | Path, layout: FileLayout, overwrite: bool = False) -> Self:
         """Lay out a new run file and open it.
 
         Raises
@@ -127,7 +127,7 @@ class RunWriter:
         Parameters
         ----------
         draws, sweeps : int
-            As in `Layout`.
+            As in `FileLayout`.
         config : str
             The config that asks for the draws, YAML.
 
@@ -315,7 +315,7 @@ class RunWriter:
 
 
 @contextmanager
-def _laid_out_beside(path: Path, layout: Layout) -> Iterator[OwnFile]:
+def _laid_out_beside(path: Path, layout: FileLayout) -> Iterator[OwnFile]:
     """Lay out a new run file under a temporary name; yield it; delete it on an error.
 
     Its space is allocated first, because HDF5 does not do this: a refused write within HDF5 can end the

@@ -20,7 +20,7 @@ from dpmix.populations.draws.find import Populations, find_populations
 from dpmix.populations.draws.pooling import draw_points, mixture_of_draw
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.tree import LEVEL, Tree
-from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, Layout, Record
+from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, FileLayout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
 
@@ -81,7 +81,7 @@ def write_run(
     mean = [np.concatenate([getattr(d, part) for d in every]) for part in ("weights", "means", "covariances")]
     channels = tuple(f"CD{k}" for k in range(first.means.shape[1]))
     zeros = np.zeros(len(channels))
-    layout = Layout(
+    layout = FileLayout(
         kind=kind,
         chains=len(chains),
         draws=max(n_draws, 1),

@@ -15,7 +15,7 @@ from dpmix.populations.gates.polygons import PolygonGate
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.tree.tree import Tree
 from dpmix.runs.coarseness import CoarsenessChoice, Curve
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import FileLayout, Record
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.verdict import Verdict
 from dpmix.runs.writer import RunWriter
@@ -190,7 +190,7 @@ def make_run(
     rng = np.random.default_rng(7)
     size, dim = n_components if gating is None else len(gating.weights), len(channels)
     sweeps = burn_in + draws + 1 if kind == "mcmc" else 31
-    layout = Layout(
+    layout = FileLayout(
         kind=kind,
         chains=chains,
         draws=draws if kind == "mcmc" else 1,

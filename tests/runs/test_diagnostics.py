@@ -19,7 +19,7 @@ from dpmix.runs.diagnostics import (
     floor_warning,
     truncation_warning,
 )
-from dpmix.runs.layout import Layout, Record
+from dpmix.runs.layout import FileLayout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import Run, open_run
 from dpmix.runs.writer import RunWriter
@@ -36,8 +36,8 @@ seed: 5
 
 def layout(
     kind: str, chains: int, draws: int, sweeps: int, learned: tuple[str, ...] = (), n_events: int = 1_000_000
-) -> Layout:
-    return Layout(
+) -> FileLayout:
+    return FileLayout(
         kind=kind,
         chains=chains,
         draws=draws,

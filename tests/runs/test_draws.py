@@ -29,7 +29,7 @@ from dpmix.errors import ConfigError, DataError
 from dpmix.model.mixture import HYPERPARAMETERS, Array, Hyperparameters, State
 from dpmix.runs import mapped
 from dpmix.runs.checkpoint import checkpoint_path
-from dpmix.runs.layout import COUNTS, MCMC_COUNTS, Layout, Record
+from dpmix.runs.layout import COUNTS, MCMC_COUNTS, FileLayout, Record
 from dpmix.runs.profile import SPANS
 from dpmix.runs.reader import open_run
 from dpmix.runs.run_file import Contents, read_contents
@@ -47,8 +47,8 @@ def layout(
     kind: str = "mcmc",
     chains: int = CHAINS,
     learned: tuple[str, ...] = (),
-) -> Layout:
-    return Layout(
+) -> FileLayout:
+    return FileLayout(
         kind=kind,
         chains=chains,
         draws=draws,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpmix.runs.profile import SPANS, Profile
+from dpmix.runs.profile import SPANS, TimeProfile
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def spend(profile: Profile, clock: Clock, name: str, seconds: float) -> None:
+def spend(profile: TimeProfile, clock: Clock, name: str, seconds: float) -> None:
     with profile.engine_pass() if name == "pass" else profile.span(name):
         clock.now += seconds
 
@@ -33,7 +33,7 @@ def spend(profile: Profile, clock: Clock, name: str, seconds: float) -> None:
 )
 def test_every_second_is_counted_once(engine: dict[str, float], expected: tuple[float, float, float]) -> None:
     clock = Clock()
-    profile = Profile({}, clock)
+    profile = TimeProfile({}, clock)
     for name, seconds in (("start", 0.5), ("pass", 4.0), ("parameters", 2.0), ("pass", 6.0)):
         spend(profile, clock, name, seconds)
         clock.now += 0.25
@@ -45,7 +45,7 @@ def test_every_second_is_counted_once(engine: dict[str, float], expected: tuple[
 
 def test_what_the_host_does_during_a_pass_is_hidden_by_it() -> None:
     clock = Clock()
-    profile = Profile({}, clock)
+    profile = TimeProfile({}, clock)
     with profile.engine_pass():
         clock.now += 1.0
         with profile.span("writing"):
@@ -62,7 +62,7 @@ def test_what_the_host_does_during_a_pass_is_hidden_by_it() -> None:
 
 def test_two_passes_at_a_time_count_once() -> None:
     clock = Clock()
-    profile = Profile({}, clock)
+    profile = TimeProfile({}, clock)
     with profile.engine_pass():
         clock.now += 1.0
         with profile.engine_pass():
@@ -75,7 +75,7 @@ def test_two_passes_at_a_time_count_once() -> None:
 
 def test_time_counts_where_an_error_ends_it() -> None:
     clock = Clock()
-    profile = Profile({}, clock)
+    profile = TimeProfile({}, clock)
 
     def fail() -> None:
         with profile.span("writing"):
@@ -89,10 +89,10 @@ def test_time_counts_where_an_error_ends_it() -> None:
 
 def test_a_run_that_goes_on_adds_to_what_it_spent_before() -> None:
     clock = Clock()
-    first = Profile({}, clock)
+    first = TimeProfile({}, clock)
     spend(first, clock, "parameters", 2.0)
     before = first.seconds({"kernels": 0.0})
     clock.now += 1000.0  # between the two
-    second = Profile(before, clock)
+    second = TimeProfile(before, clock)
     spend(second, clock, "parameters", 3.0)
     assert second.seconds({"kernels": 0.0}) == {**dict.fromkeys(SPANS, 0.0), "parameters": 5.0}

@@ -23,7 +23,7 @@ from dpmix.model.mixture import Array, Ints
 from dpmix.populations.tree.partitions import contingency
 from dpmix.runs.layout import coordinate, write_coordinates
 from dpmix.runs.reader import Run
-from dpmix.runs.run_file import Slot, read_contents
+from dpmix.runs.run_file import DatasetPlace, read_contents
 from dpmix.system.files import HDF5_BYTES, replacing, writing
 from dpmix.system.paths import as_text
 
@@ -147,7 +147,7 @@ def _attributes(run: Run) -> dict[str, str]:
 def _write_posterior(
     group: h5netcdf.Group,
     run: Run,
-    slots: Mapping[str, Slot],
+    slots: Mapping[str, DatasetPlace],
     chains: Ints,
     numbers: Ints,
     pairs: Ints,
@@ -171,6 +171,6 @@ def _write_posterior(
             group[name][row, start : start + step] = held
 
 
-def _draw_bytes(slot: Slot) -> int:
+def _draw_bytes(slot: DatasetPlace) -> int:
     """Return the bytes of a variable in one draw."""
     return slot.dtype.itemsize * math.prod(slot.shape[2:])

@@ -3,7 +3,7 @@
 A population next to a larger one can be a plateau on its slope: the density never rises, and no component
 climbs to a mode there. The same mixture with narrower components has a mode in the middle of such a plateau.
 Its modes are candidates only: they divide the components of each mode into parts, and the events decide which
-part is a population (`dpmix.populations.tree.valleys.Profile.has_shoulder`).
+part is a population (`dpmix.populations.tree.valleys.DensityProfile.has_shoulder`).
 
 J components, L modes, P parts, D channels.
 """

@@ -110,7 +110,9 @@ class Separation:
         direction: Array = np.linalg.solve((covariance + other_covariance) / 2.0, gap).astype(np.float64)
         return float(np.sqrt(max(float(gap @ direction), 0.0))), direction
 
-    def _profile(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_], direction: Array) -> Profile:
+    def _profile(
+        self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_], direction: Array
+    ) -> DensityProfile:
         """Return the density of the events of two populations along a direction."""
         (rows, first), (other_rows, second) = (self._projected(modes, direction) for modes in (one, other))
         return profile_of(first, second, self._weights[rows], self._weights[other_rows])
@@ -124,7 +126,7 @@ class Separation:
 
 
 @dataclass(frozen=True)
-class Profile:
+class DensityProfile:
     """Density of the events of two populations between their means on a line.
 
     Attributes
@@ -173,7 +175,7 @@ class Profile:
         return False
 
 
-def profile_of(first: Array, second: Array, weights: Array, other_weights: Array) -> Profile:
+def profile_of(first: Array, second: Array, weights: Array, other_weights: Array) -> DensityProfile:
     """Return the density of two samples between their means, a Gaussian kernel estimate of all events.
 
     Parameters
@@ -188,7 +190,7 @@ def profile_of(first: Array, second: Array, weights: Array, other_weights: Array
     lesser_first = bool(weights.sum() <= other_weights.sum())
     # No interval to look for a valley in, and no scale for the bins.
     if means[0] == means[1]:
-        return Profile(np.zeros(BINS), 1.0, lesser_first, 1.0)
+        return DensityProfile(np.zeros(BINS), 1.0, lesser_first, 1.0)
     variances, sizes, counts = [], [], np.zeros(3 * BINS)
     for positions, own in samples:
         at = (positions - means[0]) / (means[1] - means[0])
@@ -203,10 +205,10 @@ def profile_of(first: Array, second: Array, weights: Array, other_weights: Array
     bins = max(float(width * BINS), 1.0)
     density = gaussian_filter1d(counts, bins, mode="constant")[BINS : 2 * BINS]
     lesser_sd = max(float(np.sqrt(variances[0 if lesser_first else 1])) * BINS, 1.0)
-    return Profile(np.log(np.maximum(density, LEAST_DENSITY)), lesser_sd, lesser_first, bins)
+    return DensityProfile(np.log(np.maximum(density, LEAST_DENSITY)), lesser_sd, lesser_first, bins)
 
 
-def _corrected(of_means: float, profile: Profile) -> float:
+def _corrected(of_means: float, profile: DensityProfile) -> float:
     """Return the distance of two populations, given the distance of their means and their density."""
     by_valley = distance_of(profile.depth)
     allowed = by_valley / VALLEY
