@@ -1,7 +1,7 @@
 """Record the native code in which `make sanitize` and `make cross` found no fault.
 
-They take five minutes of a processor. When one passes, it writes a digest of the native code and of its tests to
-passed.json in this folder, which is committed. CI runs it again only if the digest has changed since.
+They take five minutes of a processor. When one passes, it writes a digest of the native code and of its tests
+to passed.json in this folder, which is committed. CI runs it again only if the digest has changed since.
 
 ``python tests/native/passed.py sanitize`` exits with 0 if the digest is the one recorded, else with 1.
 """
