@@ -240,6 +240,7 @@ class _StopAtSweep:
         pass
 
 
+@pytest.mark.slow
 def test_a_signal_in_fit_keeps_the_draws(tmp_path: Path) -> None:
     """The real one, in a process of its own."""
     script = f"""

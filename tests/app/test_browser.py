@@ -472,7 +472,7 @@ def test_channels_by_keyboard_go_into_the_run(browser: Browser, study: Path, tmp
     page.find("#fit-name").send_keys(Keys.ENTER)
     # The file of the run is there once its data have been read. That a run ends is another test.
     page.until((tmp_path / "run.h5").exists, 120.0)
-    assert page.find("#jobs strong").text in ("running", "done")
+    page.until(lambda: page.find("#jobs strong").text in ("running", "done"))
     data = load_config(tmp_path / "run.yaml").data
     assert data.channels is not None
     assert "CD14" not in data.channels

@@ -101,6 +101,7 @@ def passes(change: str = "") -> bool:
     return 0.85 <= on <= 0.95 and 0.85 <= off <= 0.95 and power >= 0.85 and false <= 0.1
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_effects_are_found() -> None:
     assert passes()
 
@@ -125,6 +126,7 @@ def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch)
     assert not passes()
 
 
+@pytest.mark.slow
 def test_an_outlier_is_recognised() -> None:
     y, variances, columns, truth = panel(1)
     y[4, 30] += 5.0
@@ -157,6 +159,7 @@ def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 140 p-values below 0.0001 has a probability of 1.4%."""
     assert tails_of_hopping(regression.KIND_FREE, monkeypatch).min() > 1e-4

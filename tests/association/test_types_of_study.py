@@ -167,6 +167,7 @@ def associate(folder: Path, gated: str, *options: str, code: int = 0) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_the_type_that_changes_is_found_and_no_other(folder: Path) -> None:
     text = associate(folder, "typed")
     assert "B is " in text

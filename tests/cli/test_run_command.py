@@ -108,6 +108,7 @@ def test_options_of_a_first_user_and_bayesian_em(folder: Path) -> None:
         assert sum(int(row["events"]) for row in csv.DictReader(file)) == 2000
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_to_the_same_draws(
     folder: Path, whole: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

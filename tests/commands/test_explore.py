@@ -129,6 +129,7 @@ def test_a_number_of_a_screen_is_a_number(folder: Path, tmp_path: Path) -> None:
     assert "need the number of a screen, or nothing, in the column screen, got 'first'" in printed
 
 
+@pytest.mark.slow
 def test_cuda_gives_the_results_of_the_cpu(
     folder: Path, tmp_path: Path, cuda_devices: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1160,6 +1160,7 @@ def test_decisions_of_the_command_line(folder: Path, decided: tuple[Path, Gating
 
 
 @pytest.mark.usefixtures("real_figures")
+@pytest.mark.slow
 def test_gates_in_two_threads_of_a_process_give_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

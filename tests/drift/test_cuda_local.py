@@ -209,6 +209,7 @@ def rows(sample: Path, output: Path, *options: str) -> list[dict[str, str]]:
     return list(csv.DictReader((output / "drift.csv").read_text().splitlines()))
 
 
+@pytest.mark.slow
 def test_command_gives_the_table_of_the_cpu(
     cuda_devices: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,6 +204,7 @@ def test_steady_recordings_stay_steady() -> None:
     assert held >= 7  # of 10, by intervals of 90%: fewer in 1 of 80 runs
 
 
+@pytest.mark.slow
 def test_a_quiet_part_is_smoother_than_by_the_stationary_fit() -> None:
     """The stationary fit takes the range of the active part for both."""
     random, times = np.random.default_rng(4), np.linspace(0.0, 100.0, 150)

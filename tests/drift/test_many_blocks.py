@@ -44,6 +44,7 @@ def recording() -> Recording:
     return study(source_of_array(Path("made.npy"), events(signal), ["Time", "A", "B"]), threads=1)
 
 
+@pytest.mark.slow
 def test_ten_thousand_blocks_show_short_faults(recording: Recording) -> None:
     """The bubble has six of 1,024 blocks, and two of them are mixed."""
     first, second, rate = recording.channels
@@ -59,6 +60,7 @@ def test_ten_thousand_blocks_show_short_faults(recording: Recording) -> None:
     assert len(rate.times) == 500
 
 
+@pytest.mark.slow
 def test_figures_of_many_blocks_have_few_points(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_figures_of_many_blocks_have_few_points(
     assert max(drawn) > 2_000
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_file_is_small(recording: Recording) -> None:
     kept = recording.without_arrays()
     assert (kept.sentence, kept.worst.name, kept.unsteady) == (recording.sentence, "A", recording.unsteady)

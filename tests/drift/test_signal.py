@@ -167,6 +167,7 @@ def test_the_best_resolution_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fit_blocks(*given, prior).covariance.range > 1.0
 
 
+@pytest.mark.slow
 def test_many_blocks_are_judged_as_well_as_their_averages() -> None:
     """By the blocks alone, 30 neighbours each, the density of a slow signal is several nats lower."""
     lower = []

@@ -197,6 +197,7 @@ def test_steps_are_kept_and_bends_are_not(n_blocks: int) -> None:
     assert bends > 40
 
 
+@pytest.mark.slow
 def test_a_wave_of_a_hundred_periods_leaves_few_steps() -> None:
     """Without the two shortest ranges, more than 30 were left."""
     random, x, errors = np.random.default_rng(4), np.linspace(0.0, 100.0, 5_000), np.full(5_000, 0.1)

@@ -183,6 +183,7 @@ def test_what_moves_in_a_sweep_is_parameters_and_statistics_however_many_events(
     assert parameters + 2 * state <= sent[0] < parameters + 2 * state + 4096
 
 
+@pytest.mark.slow
 def test_workers_with_gpus_give_the_bits_of_gpus(
     emulated_devices: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ FLAGS = [
 ]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.native,
     pytest.mark.skipif("v3" not in instruction_sets(), reason="no processor with a fused multiply-add"),
 ]
 

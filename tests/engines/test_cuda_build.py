@@ -204,7 +204,7 @@ OF_ALL = "PADDED_DIM, PACK_DIM, EVENTS_PER_BLOCK, N_MOMENTS, THREADS, MOMENT_THR
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize("dim", [8, 9, 17, 62])
+@pytest.mark.parametrize("dim", [8, 9, 17, pytest.param(62, marks=pytest.mark.slow)])
 def test_shapes_are_those_of_the_kernels(dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pycuda.driver as driver
 

@@ -103,6 +103,7 @@ def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.slow
 def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted) -> None:
     found = {}
     for chunks, devices in ((2, 1), (3, 1), (4, 2)):
@@ -116,6 +117,7 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
     assert found[4, 2] == [Calls(*(2 * n for n in calls)) for calls in one]
 
 
+@pytest.mark.slow
 def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
     """One list starts it and one reads the times."""
     events, mixture = problem(2 * CHUNK - 5, 5, 8)

@@ -109,7 +109,9 @@ def assert_agrees_with_the_cpu(case: Case) -> None:
 
 @needs_fma
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (5, 20), (33, 31)])
+@pytest.mark.parametrize(
+    ("dim", "n_components"), [(1, 3), (5, 20), pytest.param(33, 31, marks=pytest.mark.slow)]
+)
 def test_it_agrees_with_the_cpu_engine_label_by_label(dim: int, n_components: int) -> None:
     assert_agrees_with_the_cpu(small(dim, n_components))
 
@@ -252,6 +254,7 @@ def test_devices_and_batches_do_not_change_a_bit(
 
 
 @pytest.mark.usefixtures("cuda_devices")
+@pytest.mark.slow
 def test_statistics_of_samples_sum_to_those_of_all() -> None:
     for weighted in (False, True):
         for stats in expected_results(weighted)[0]:

@@ -79,7 +79,7 @@ def budgets(source: str) -> dict[str, tuple[int, int, int, int]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @needs_nvcc
 def test_kernels_keep_within_the_budgets_on_their_cards(tmp_path: Path) -> None:
     architecture = "sm_90"  # by other architectures: benchmarks/gpu_cards.py --registers
@@ -96,7 +96,7 @@ def test_kernels_keep_within_the_budgets_on_their_cards(tmp_path: Path) -> None:
                 assert all(is_ <= most for is_, most in zip(used, stated[name], strict=True)), (name, used)
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @needs_nvcc
 @pytest.mark.parametrize(("n_channels", "architecture"), [(33, "sm_120")])
 def test_kernels_compile_for_any_number_of_channels(
@@ -108,14 +108,14 @@ def test_kernels_compile_for_any_number_of_channels(
         )
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @needs_nvcc
 def test_nothing_of_an_event_leaves_the_registers_at_64_channels(tmp_path: Path) -> None:
     for name, stack, *_ in REPORT.findall(compiled("mvn_log_density", 64, "sm_90", tmp_path)):
         assert (name, stack) == ("mvn_log_density", "0")
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @needs_nvcc
 def test_what_nvcc_says_of_usual_errors_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = nvcc()

@@ -111,7 +111,9 @@ class TestCuda(PruningContract):
 
 @needs_fma
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize(("n", "dim", "n_components"), [*SHAPES, (500, 64, 33), (300, 2, 4096)])
+@pytest.mark.parametrize(
+    ("n", "dim", "n_components"), [*SHAPES, pytest.param(500, 64, 33, marks=pytest.mark.slow), (300, 2, 4096)]
+)
 def test_it_agrees_with_the_cpu_engine_label_by_label(n: int, dim: int, n_components: int) -> None:
     events, mixture = problem(n, dim, n_components, spread=0.5)
     cuda_engine, cpu_engine = CudaEngine(events, devices=[0]), CpuEngine(events, isa=FMA)

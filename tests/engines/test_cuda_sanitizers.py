@@ -44,7 +44,7 @@ def broken_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
     return libraries
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("sanitizer", "name", "reported"),
     [
@@ -338,7 +338,7 @@ def report_on_edited(source: str, sanitizer: str, folder: Path, edit: Edit) -> s
     return sanitized.run(library, sanitizer, launches_of(source, n_channels))
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("source", "n_channels"),
     [
@@ -397,7 +397,7 @@ CHANNELS = {"local_designs": 9, "local_fits": 9}
 """Channels, where not 5: a design starts with six points."""
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @pytest.mark.parametrize(("source", "file", "text"), WITHOUT_BARRIER)
 def test_a_barrier_left_out_is_reported(source: str, file: str, text: str, report: Report) -> None:
     before, found, _ = (FOLDER / file).read_text().partition(text)
@@ -407,7 +407,7 @@ def test_a_barrier_left_out_is_reported(source: str, file: str, text: str, repor
     assert "data race" in said or "SEGV" in said  # an uninitialised index may have any value
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @pytest.mark.parametrize(("source", "file", "was", "becomes"), EDITED)
 def test_a_wait_of_a_warp_taken_out_is_reported(
     source: str, file: str, was: str, becomes: str, tmp_path: Path
@@ -416,7 +416,7 @@ def test_a_wait_of_a_warp_taken_out_is_reported(
     assert "data race" in said or "SEGV" in said
 
 
-@pytest.mark.slow
+@pytest.mark.native
 @pytest.mark.parametrize(("source", "file", "was", "becomes"), OUT_OF_BOUNDS)
 def test_an_index_off_by_one_is_out_of_bounds(
     source: str, file: str, was: str, becomes: str, tmp_path: Path

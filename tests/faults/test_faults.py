@@ -735,6 +735,7 @@ test -z "$(ls "$DISK/gated" | grep samples.nc)"
 """
 
 
+@pytest.mark.slow
 def test_results_that_do_not_fit_the_disk(data: Path, folder: Path) -> None:
     """HDF5 crashes at the end of a process that could not write a file: space is asked for before."""
     disk = folder / "disk"

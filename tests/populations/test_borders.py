@@ -147,6 +147,7 @@ def coverage(*, distance: float, freedom: float = np.inf, skewed: bool = False) 
     return float(whole), float(ratios_only), float(draws_only)
 
 
+@pytest.mark.slow
 def test_coverage_where_the_shape_is_wrong_and_where_it_is_right() -> None:
     """With t distributions of 4 degrees of freedom, the intervals of draws alone are much too narrow."""
     whole, ratios_only, alone = coverage(freedom=4.0, distance=5.0)

@@ -62,6 +62,7 @@ def test_few_events_have_no_outline_and_a_place() -> None:
     np.testing.assert_array_equal(rasters.lines.sum(axis=2), [[900, 2], [900, 2]])
 
 
+@pytest.mark.slow
 def test_the_largest_populations_have_outlines_where_there_are_many_pairs() -> None:
     rng = np.random.default_rng(1)
     counter, _, _ = counted([rng.normal(size=(30, 40)) for _ in range(14)])

@@ -235,6 +235,7 @@ def dpmix(*arguments: object) -> int:
     return CliRunner().invoke(main, [str(one) for one in arguments]).exit_code
 
 
+@pytest.mark.slow
 def test_populations_and_types_of_simulated_blood(folder: Path) -> None:
     gated = folder / "gated"
     assert not (gated / "events.parquet").exists()

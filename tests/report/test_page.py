@@ -294,6 +294,7 @@ def test_the_page_marks_and_explains_what_the_chains_disagree_on(tmp_path: Path)
     assert "Empty: 8 draws of each chain are needed, and the run has 7." in text
 
 
+@pytest.mark.slow
 def test_the_page_is_small(tmp_path: Path) -> None:
     gating = make_gating(8, 64)
     rng = np.random.default_rng(1)

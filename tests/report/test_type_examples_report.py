@@ -64,6 +64,7 @@ def check(table: pandas.DataFrame, seed: int) -> None:
     assert (found[truth == "monocytes"] == "unknown").mean() > 0.8
 
 
+@pytest.mark.slow
 def test_labels_of_one_file_teach_the_other(folder: Path) -> None:
     formats = ("parquet", "wsp")
     labels = folder / "labels.csv"

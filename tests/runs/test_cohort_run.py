@@ -68,6 +68,7 @@ def test_a_resumed_run_and_other_threads_give_the_same_draws(folder: Path) -> No
     assert_identical(whole, folder / "stopped.h5")
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_draws_and_the_climb_of_one_process(folder: Path) -> None:
     from cluster_cases import threads  # Dask is slow to import
 

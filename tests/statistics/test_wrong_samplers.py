@@ -36,6 +36,7 @@ def test_a_wrong_sampler_is_caught(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CAUGHT if name not in ("parameters", "gamma")])
+@pytest.mark.slow
 def test_the_sampler_passes_what_catches_wrong_ones(name: str) -> None:
     """The others are tests of their own."""
     assert p_value(name) > FAMILY

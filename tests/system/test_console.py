@@ -89,6 +89,7 @@ def own_terminal() -> None:
 
 
 @not_on("windows", because="Windows has no SIGHUP")
+@pytest.mark.slow
 def test_closing_the_terminal_stops_a_run_after_its_sweep(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 2000)
     run_mcmc(a_config(tmp_path, "whole.h5", **RUN))
