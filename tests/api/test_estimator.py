@@ -200,6 +200,7 @@ def test_jobs_are_threads() -> None:
 # Ctrl-C and warm starts
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_draws_and_a_warm_start_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = dpmix.DPMixture(**SMALL, warm_start=True, random_state=None)
     interrupted = monkeypatch.context()

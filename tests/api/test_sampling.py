@@ -171,6 +171,7 @@ def test_ctrl_c_keeps_the_draws(folder: Path, kind: str) -> None:
     assert_identical(whole.path, SAMPLERS[kind](SECTIONS, resume=True).path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_another_process_keeps_the_draws(plain: Path) -> None:
     """Twice, the second at any moment: the run resumes to the draws of an uninterrupted run."""
     long = {"mcmc.draws": 2000}

@@ -171,6 +171,7 @@ def test_a_dropped_file_is_copied_into_the_folder(tmp_path: Path) -> None:
     one.process.wait(30)
 
 
+@pytest.mark.slow
 def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, server: Server) -> None:
     first = start(study)
     view = json.loads(first.ask("POST", "do/open", {"run": "run.h5"})[1])["result"]["view"]
@@ -187,6 +188,7 @@ def test_a_killed_server_loses_nothing_and_another_tab_is_told(study: Path, serv
 
 
 @not_on("windows", because="Windows has no such signals")
+@pytest.mark.slow
 def test_a_server_that_is_asked_to_end_stops_its_commands(study: Path, tmp_path: Path) -> None:
     """SIGHUP ends it like Ctrl-C: the run stops with its draws, and what waits does not start."""
     (tmp_path / "blood.fcs").write_bytes((study / "blood.fcs").read_bytes())

@@ -122,6 +122,7 @@ def test_a_stopped_run_continues_to_the_same_draws(
     np.testing.assert_array_equal(draws(Path("parts/run.h5")), draws(whole[0] / "dpmix-run" / "run.h5"))
 
 
+@pytest.mark.slow
 def test_an_earlier_run_of_other_files_or_options_is_kept(folder: Path) -> None:
     quick = ("--quick", *CHANNELS)
     dpmix("run", "sample.fcs", *quick, "--quiet")

@@ -425,6 +425,7 @@ def accepts_or_explains(text: str, *overrides: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_mangled_text(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(VALID)))
     stop = data.draw(st.integers(start, min(len(VALID), start + 30)))

@@ -114,6 +114,7 @@ def test_a_signal_is_subtracted_from_many_events() -> None:
     np.testing.assert_array_equal(values[:, 1], table[:, 2])
 
 
+@pytest.mark.slow
 def test_local_fits_of_many_blocks_are_those_of_averages() -> None:
     """Their designs of 50 of the 256 nearest blocks would leave most of the noise."""
     random, n = np.random.default_rng(2), 10_000

@@ -158,6 +158,7 @@ def test_the_time_that_a_part_is_made_in_does_not_make_a_worker_late(
     assert late == expected
 
 
+@pytest.mark.slow
 def test_a_run_whose_scheduler_dies_resumes_elsewhere_with_the_same_draws(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from dpmix.model.mixture import Stats
 from dpmix.model.split_merge import SplitAssignment
 from dpmix.model.streams import Key
 
+pytestmark = pytest.mark.slow
+
 COPY_HERE = 8  # the only command of a list that is no call of the driver
 
 
@@ -103,7 +105,6 @@ def passes_of(engine: CudaEngine) -> list[Callable[[], object]]:
     ]
 
 
-@pytest.mark.slow
 def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted) -> None:
     found = {}
     for chunks, devices in ((2, 1), (3, 1), (4, 2)):
@@ -117,7 +118,6 @@ def test_calls_of_a_pass_grow_with_devices_and_not_with_chunks(counted: Counted)
     assert found[4, 2] == [Calls(*(2 * n for n in calls)) for calls in one]
 
 
-@pytest.mark.slow
 def test_no_call_of_a_pass_holds_the_interpreter(counted: Counted) -> None:
     """One list starts it and one reads the times."""
     events, mixture = problem(2 * CHUNK - 5, 5, 8)

@@ -26,6 +26,8 @@ from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.mixture import Ints, Mixture, SampleTerms, Stats
 from dpmix.model.streams import Key
 
+pytestmark = pytest.mark.slow
+
 KEY = Key(3, 1, 2)
 N = 3 * CHUNK + 777
 STARTS = np.array([0, 700, 700, 701, 2 * CHUNK + 1000, N])  # of one, no, one, three and one chunks
@@ -109,9 +111,7 @@ def assert_agrees_with_the_cpu(case: Case) -> None:
 
 @needs_fma
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.parametrize(
-    ("dim", "n_components"), [(1, 3), (5, 20), pytest.param(33, 31, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("dim", "n_components"), [(1, 3), (5, 20), (33, 31)])
 def test_it_agrees_with_the_cpu_engine_label_by_label(dim: int, n_components: int) -> None:
     assert_agrees_with_the_cpu(small(dim, n_components))
 
@@ -254,7 +254,6 @@ def test_devices_and_batches_do_not_change_a_bit(
 
 
 @pytest.mark.usefixtures("cuda_devices")
-@pytest.mark.slow
 def test_statistics_of_samples_sum_to_those_of_all() -> None:
     for weighted in (False, True):
         for stats in expected_results(weighted)[0]:

@@ -175,6 +175,7 @@ def test_devices_do_not_change_a_bit(cuda_devices: Emulate, devices: list[int]) 
     assert_same_results(results(engine), want)
 
 
+@pytest.mark.slow
 def test_devices_and_batches_do_not_change_a_bit_of_weighted_events(cuda_devices: Emulate) -> None:
     cuda_devices(3)
     want, plain = expected_results(WEIGHTS), expected_results()

@@ -23,6 +23,8 @@ from dpmix.model.mixture import Mixture, Stats
 from dpmix.model.sample_weights import SampleWeights
 from dpmix.model.streams import Key
 
+pytestmark = pytest.mark.slow
+
 N, DIM, COMPONENTS = 2 * CHUNK + 77, 5, 8  # the second draw is pruned
 DRAWS = 3  # the first two make lists, and wait for the pass of the other chain
 Drawn = tuple[list[Stats], npt.NDArray[np.int32]]
@@ -136,7 +138,6 @@ def one_at_a_time(together: Together, weights: SampleWeights | None = None) -> l
     return made
 
 
-@pytest.mark.slow
 def test_two_passes_at_a_time_of_weighted_events(emulated_devices: Emulate, together: Together) -> None:
     weights = WEIGHTS.part(0, N)
     want = one_at_a_time(together, weights)
@@ -187,7 +188,6 @@ def test_chunks_move_while_two_passes_are_in_progress(emulated_devices: Emulate,
     assert engine._devices[0]._memory.share == [2]
 
 
-@pytest.mark.slow
 def test_a_division_waits_for_the_pass_of_another_chain(
     emulated_devices: Emulate, together: Together
 ) -> None:
@@ -210,7 +210,6 @@ def test_a_division_waits_for_the_pass_of_another_chain(
     assert_as_expected(engine, [want[0][0], got], want)
 
 
-@pytest.mark.slow
 def test_without_memory_for_a_second_pass_they_are_made_in_turn(
     emulated_devices: Emulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

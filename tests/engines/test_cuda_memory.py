@@ -31,6 +31,8 @@ from dpmix.errors import DpmixError
 from dpmix.kernels.layout import CHUNK, Layout
 from dpmix.model.streams import Key
 
+pytestmark = pytest.mark.slow
+
 # ---- Memory. In 2 channels a chunk's events take 1 MiB, a lane's scratch 0.63 MiB and a chunk
 
 
@@ -48,7 +50,6 @@ def test_events_that_do_not_fit_pass_through(
     assert moved.up > RESIDENT_BYTES
 
 
-@pytest.mark.slow
 def test_weighted_events_that_do_not_fit_pass_through(emulated_devices: Emulate) -> None:
     want = expected_results(WEIGHTS)
     emulated_devices(memory=8 * MIB)

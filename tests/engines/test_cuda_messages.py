@@ -82,6 +82,7 @@ def use(engine: CudaEngine, mixture: Any) -> None:
     engine.memberships(mixture, np.arange(4), 0, 100)
 
 
+@pytest.mark.slow
 def test_an_error_of_any_call_is_one_line(emulated_devices: Emulate) -> None:
     """Like a sticky error, it makes every later call on the device fail, calls of clean-up too."""
     events, mixture = problem(100, 2, 4)

@@ -18,6 +18,8 @@ from test_cuda_compile import needs_nvcc, nvcc
 
 from dpmix.kernels import build
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 STAGES = {  # scripts of stages
@@ -70,7 +72,6 @@ def run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tu
     return code, json.loads((output / "gpu.json").read_text())
 
 
-@pytest.mark.slow
 def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +95,6 @@ def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(
     assert sorted(path.name for path in (gpu.ROOT / "out").iterdir()) == ["gpu.json", "gpu.md", "log.txt"]
 
 
-@pytest.mark.slow
 def test_stages_end_in_the_time_that_there_is(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +156,6 @@ def test_nothing_measured_is_lost_when_the_run_is_killed(gpu: ModuleType, tmp_pa
     assert len(after) >= len(before)
 
 
-@pytest.mark.slow
 def test_a_stage_that_still_starts_ends_with_the_run(gpu: ModuleType, tmp_path: Path) -> None:
     """Its imports take seconds, in which it does not yet see whether the run is there."""
     marker, program = tmp_path / "marker", tmp_path / "program.py"
@@ -233,7 +232,6 @@ def test_every_stage_has_its_time_and_the_most_valuable_end_early_at_half_the_sp
     assert all((BENCHMARKS / stage.script).exists() for stage in gpu.STAGES)
 
 
-@pytest.mark.slow
 @needs_nvcc
 def test_the_kernels_of_the_stages_compile(tmp_path: Path) -> None:
     for source in BENCHMARKS.glob("*.cu"):

@@ -332,6 +332,7 @@ def refuse_at(name: str, n: int, number: int, patch: pytest.MonkeyPatch) -> None
         ("replace", 3, errno.EDQUOT),
     ],
 )
+@pytest.mark.slow
 def test_a_write_that_the_system_refuses_is_told_and_loses_nothing(
     data: Path, folder: Path, name: str, n: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -683,6 +684,7 @@ def test_a_control_group_above_the_own_one_limits_too(
         memory.require(2_400_000, "it", "take less")
 
 
+@pytest.mark.slow
 def test_memory_that_ends_in_the_midst_of_a_run_loses_nothing(
     data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

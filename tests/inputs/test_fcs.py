@@ -369,6 +369,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(data=st.data())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
 def test_a_mangled_file_is_read_or_refused(small_file: Path, data: st.DataObject) -> None:
     file = small_file.with_name("mangled.fcs")
     file.write_bytes(data.draw(mangled(small_file.read_bytes())))

@@ -113,6 +113,7 @@ def test_bayesian_em_of_events_in_a_file_stopped_and_resumed_is_one_run(data: Pa
     assert_identical(tmp_path / "plain.h5", tmp_path / "run.h5")
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_only_its_own_files_and_resumes(data: Path, tmp_path: Path) -> None:
     config = config_file(data, tmp_path, mcmc=MCMC | {"draws": 60})
     process = subprocess.Popen(dpmix("mcmc", config, pause_at=20), stderr=subprocess.PIPE, text=True)
@@ -143,6 +144,7 @@ test -z "$(ls -A "$DISK")"
 """
 
 
+@pytest.mark.slow
 def test_a_scratch_that_is_too_small_is_reported_in_one_line(data: Path, tmp_path: Path) -> None:
     disk, table = tmp_path / "disk", tmp_path / "events.csv"
     disk.mkdir()

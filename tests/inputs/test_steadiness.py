@@ -157,6 +157,7 @@ def test_too_few_events_to_correct(files: Path) -> None:
         prepared(files, ["slow"], max_events=1_500, time="correct")
 
 
+@pytest.mark.slow
 def test_the_run_file_and_the_gating_say_what_was_dropped(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_coverage_where_the_shape_is_wrong_and_where_it_is_right() -> None:
     assert whole > 0.85
 
 
+@pytest.mark.slow
 def test_coverage_of_skewed_populations_needs_their_overlap() -> None:
     """A tail on one side is the neighbour's for normal and t distributions, so the two answers agree."""
     whole, ratios_only, _ = coverage(distance=4.0, skewed=True)

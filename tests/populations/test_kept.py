@@ -161,6 +161,7 @@ def test_the_version_of_the_rule(tmp_path: Path) -> None:
     assert found.least_density == pytest.approx(-9.6, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_longer_run_is_judged_again(run: Run) -> None:
     before = str(run.verdict)
     longer = dpmix.run_mcmc(run.path, settings={"mcmc.draws": 24}, resume=True)

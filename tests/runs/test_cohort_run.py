@@ -159,6 +159,7 @@ def on_cuda(folder: Path, output: str, *devices: int) -> Config:
 
 
 @pytest.mark.parametrize("kind", ["mcmc"])
+@pytest.mark.slow
 def test_one_cuda_device_or_two_give_the_same_draws_and_those_of_the_cpu(
     folder: Path, kind: str, cuda_devices: Callable[[int], None]
 ) -> None:

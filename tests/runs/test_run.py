@@ -148,6 +148,7 @@ def test_a_run_that_finds_no_room_for_more_draws_stays_as_it_is(
     assert open_run(path).draws == 7
 
 
+@pytest.mark.slow
 def test_mcmc_that_learns_is_one_run_too(many: Path, tmp_path: Path) -> None:
     engine = {"threads": 1, "chunks_in_flight": 1, "pruning": False}
     whole = run_mcmc(a_config(many, str(tmp_path / "whole.h5"), mcmc=SHORT, model=LEARNED, engine=engine))
@@ -436,6 +437,7 @@ def test_what_is_wrong_with_the_origin_is_said_before_a_file_is_made(tmp_path: P
     assert (tmp_path / "first.h5").read_bytes() == drawn
 
 
+@pytest.mark.slow
 def test_alpha_that_is_not_learned_is_the_prior_mean_from_any_start(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 500)
     first = run_mcmc(a_config(tmp_path, "first.h5", mcmc={"burn_in": 1, "draws": 2})).path
