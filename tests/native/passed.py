@@ -1,6 +1,6 @@
 """Record the native code that passed `make native`.
 
-`make native` takes minutes. When it passes, it writes a digest of the native code and of its tests to passed.txt
+`make native` takes minutes. When it passes, it writes a digest of the native code and its tests to passed.txt
 in this folder, which is committed. CI runs it again only if the digest has changed since.
 
 ``python tests/native/passed.py`` exits with 0 if the digest is the one recorded, else with 1;
