@@ -15,10 +15,13 @@ for each row r of the table, because the level of a marker among T cells need no
    that is, a valley near t0, or t0 itself where the density has no valley. Two rows that differ in one marker
    alone have the same context for it, so they share its threshold. Contexts and thresholds are computed in
    turn.
-3. **Softness.** P(above | value) is logistic with the scale s^2 / g of two normals whose standard deviation s
-   is a component's, and at least 0.08 g. A marker whose groups are not apart (g small against s) says
-   nothing. Nor does one with the same cell in every row if g < 3 s: all events are then likely to be at one
-   level, as CD3 in gated T cells, and a threshold would divide this level.
+3. **Softness.** P(above | value) is logistic with the scale s t / g, the scale for two normals if s = t, and
+   at least 0.08 g. s is the distance of the 95% quantile of a component of the lower group from its median,
+   and t that of the 5% quantile of one of the upper group, both in units of a standard normal distribution:
+   only the tails that face each other matter. (With the mean of the variances, IgM- B cells, all at 0, were
+   IgM+, because IgM of IgM+ B cells has a wide distribution.) A marker whose groups are not apart says
+   nothing. Nor does one with the same cell in every row if g^2 < 9 s t: all events are then likely to be at
+   one level, as CD3 in gated T cells, and a threshold would divide this level.
 4. **Uncertainty.** exp(-10 minimand) is taken for the density of the threshold; its standard deviation moves
    the thresholds of a draw, all rows by the same number of standard deviations. (With 1 instead of 10,
    thresholds without a valley moved by a quarter of the distance of two levels, and proportions of rare types
@@ -66,6 +69,7 @@ LEAK = 1e-3  # least weight of an event in a context
 ROUNDS = 5
 BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
+NORMAL_95 = 1.645  # 95% quantile of the standard normal distribution
 APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
 BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
 BRIGHTER = 3.0  # standard deviations above the events that are on, where high begins without a high group
@@ -184,6 +188,7 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
     own = [part for part in np.split(values[order], cuts) if len(part) >= LEAST_EVENTS] or [values]
     medians = np.array([np.median(part) for part in own])
     sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
+    tails = np.array([np.abs(np.quantile(part, (0.05, 0.95)) - np.median(part)) for part in own]) / NORMAL_95
     n_levels = allowed.shape[1]
     n_groups = len(named) - bright
     if n_levels == 1 or len(own) < n_groups:  # nothing to tell apart: half of the way, and as soft as can be
@@ -199,13 +204,14 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
         centres = np.array(
             [np.average(medians[groups == c], weights=weights[groups == c]) for c in range(n_groups)]
         )
-        variances = np.array([np.median(sds[groups == c]) ** 2 for c in range(n_groups)])
+        spread = float(np.median(sds[groups == n_groups - 1]))
+        below, above = np.array([np.median(tails[groups == c], axis=0) for c in range(n_groups)]).T
         start, gaps = (centres[1:] + centres[:-1]) / 2.0, np.maximum(np.diff(centres), 1e-9)
-        widths = np.maximum((variances[1:] + variances[:-1]) / 2.0 / gaps, SHARPEST * gaps)
+        widths = np.maximum(above[:-1] * below[1:] / gaps, SHARPEST * gaps)
         kept = np.diff(named[:n_groups]) > 0
         start, gaps, widths = start[kept], gaps[kept], widths[kept]
         if bright:
-            beyond = BRIGHTER * float(np.sqrt(variances[-1]))
+            beyond = BRIGHTER * spread
             start, gaps = np.append(start, centres[-1] + beyond), np.append(gaps, 2.0 * beyond)
             widths = np.append(widths, SHARPEST * gaps[-1])
     tiled = np.tile(start, (len(allowed), 1))
