@@ -297,6 +297,17 @@ def test_cells_with_a_doubt_do_not_make_events_unknown() -> None:
     assert other_cells(markers, tells, doubt, contradicted).tolist() == [[False, False], [True, False]]
 
 
+def test_cells_of_a_marker_without_clear_levels_do_not_make_events_unknown() -> None:
+    """All events lie near its threshold, and about half of them fail each cell."""
+    signs = np.array([[1, 0], [0, 1]])
+    values, labels = blood(np.random.default_rng(1), (500, 500), signs)
+    values[:, 1] /= 10.0
+    values[:, 1] += np.random.default_rng(2).normal(0.0, 0.2, len(values))
+    markers = fit_levels(values, labels, table(signs))
+    none = np.zeros((2, 2), np.bool_)
+    assert other_cells(markers, none, np.full((2, 2), np.nan), none).tolist() == [[True, False]] * 2
+
+
 NEXT = np.array([[1, 1, 0, 1], [0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]])  # the last has no row
 NEXT = np.hstack([NEXT, np.tile(NEXT[:, :2], 2), NEXT[:, 2:3]])
 

@@ -211,3 +211,17 @@ def test_a_threshold_that_differs_between_draws_makes_levels_between_them_uncert
     assert (moved <= together + 1e-12).all()  # the thresholds of all draws move
     np.testing.assert_allclose(moved, np.mean([m.moved(1.0).passes(values[:, 0], 1) for m in single], axis=0))
     assert joined.same(1) != single[0].same(1)
+
+
+def test_the_softness_is_that_of_the_tails_that_face_each_other() -> None:
+    """Off is narrow and on is wide, as IgM of B cells: a value in the midst of off is off."""
+    random = np.random.default_rng(1)
+    off, on = random.normal(0.0, 0.1, 2_000), random.normal(3.0, 1.8, 2_000)
+    values, labels = np.append(off, on)[:, None], np.repeat([0, 1], 2_000)
+    (one,) = fit_levels(values, labels, cells((OFF,), (PLUS,)))
+    middle = np.array([0.0])
+    assert one.passes(middle, 0) > 0.97
+    by_variances = replace(one, widths=np.array([(0.1**2 + 1.8**2) / 2.0 / 3.0]))  # the wrong rule
+    assert by_variances.passes(middle, 0) < 0.9
+    backward = fit_levels(-values, labels, cells((OFF,), (PLUS,)))[0]  # on is narrow
+    assert backward.passes(middle, 1) > 0.97

@@ -30,7 +30,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.types.markers import DOUBT, LEAST_EVENTS, Bools, Marker, each_cell, log_factors
+from dpmix.populations.types.markers import (
+    BIMODAL,
+    DOUBT,
+    LEAST_EVENTS,
+    Bools,
+    Marker,
+    each_cell,
+    log_factors,
+)
 
 CONTRADICTED, ROUNDS = 0.25, 3
 OWN = 0.05  # events of a row alone, per unknown event that it gains without a cell: below, this is suspect
@@ -71,10 +79,12 @@ def other_cells(
     tells, contradicted : bool [R, M]
     doubt : float64 [R, M]
         Doubt that the table states, NaN where it states none; a cell with a larger one than `DOUBT` does not
-        count.
+        count. Nor do the cells of a marker whose levels run into each other: all events are near its
+        threshold, and many fail its cells by chance.
     """
     silent = np.array([marker.silent for marker in markers]).T
-    found: Bools = ~(silent | tells | contradicted | (doubt > DOUBT))
+    apart = np.array([marker.separation >= BIMODAL for marker in markers])
+    found: Bools = ~(silent | tells | contradicted | (doubt > DOUBT)) & apart
     return found
 
 

@@ -51,6 +51,7 @@ from scipy.ndimage import gaussian_filter1d
 from dpmix.inputs.controls import Control
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.types.markers import (
+    BIMODAL,
     LEAST_EVENTS,
     Bools,
     Marker,
@@ -71,7 +72,6 @@ BINS = 128
 LEAST_WEIGHT = 60.0  # effective number of events below which a row takes the threshold of the start
 NORMAL_95 = 1.645  # 95% quantile of the standard normal distribution
 APART = 3.0  # standard deviations of a component between two levels; slices of one level reach 2.5
-BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
 BRIGHTER = 3.0  # standard deviations above the events that are on, where high begins without a high group
 
 

@@ -23,6 +23,7 @@ from dpmix.model.mixture import Array, Ints
 DOUBT = 0.02  # of a cell for which the table states none
 CHANCE = 0.02, 0.98  # range of base rates
 LEAST_EVENTS = 20  # of a component whose median is used
+BIMODAL = 2.0  # distance in standard deviations from which two normals have two modes
 LOGISTIC = np.sqrt(3.0) / np.pi  # scale of a logistic distribution of standard deviation 1
 
 Bools = npt.NDArray[np.bool_]
