@@ -17,7 +17,7 @@ for each row r of the table, because the level of a marker among T cells need no
    turn.
 3. **Softness.** P(above | value) is logistic with the scale s t / g, the scale for two normals if s = t, and
    at least 0.08 g. s is the distance of the 95% quantile of a component of the lower group from its median,
-   and t that of the 5% quantile of one of the upper group, both in units of a standard normal distribution:
+   and t the same for the 5% quantile and the upper group, both in units of a standard normal distribution:
    only the tails that face each other matter. (With the mean of the variances, IgM- B cells, all at 0, were
    IgM+, because IgM of IgM+ B cells has a wide distribution.) A marker whose groups are not apart says
    nothing. Nor does one with the same cell in every row if g^2 < 9 s t: all events are then likely to be at
