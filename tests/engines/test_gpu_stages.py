@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import psutil
 import pytest
 from test_cuda_compile import needs_nvcc, nvcc
 
@@ -160,7 +163,7 @@ def test_a_stage_that_still_starts_ends_with_the_run(gpu: ModuleType, tmp_path: 
     """Its imports take seconds, in which it does not yet see whether the run is there."""
     marker, program = tmp_path / "marker", tmp_path / "program.py"
     (tmp_path / "late.py").write_text(
-        "import time\nprint('starts', flush=True)\ntime.sleep(1.0)\n"
+        "import os, time\nprint('starts', os.getpid(), flush=True)\ntime.sleep(1.0)\n"
         + START.format(benchmarks=str(BENCHMARKS))
         + f"time.sleep(1.0)\nPath({str(marker)!r}).touch()\n"
     )
@@ -172,11 +175,13 @@ def test_a_stage_that_still_starts_ends_with_the_run(gpu: ModuleType, tmp_path: 
     )
     command, log = [sys.executable, str(program), "--output", str(tmp_path)], tmp_path / "log.txt"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while process.poll() is None and not (log.exists() and "starts" in log.read_text()):
+    while process.poll() is None and not (log.exists() and re.search(r"starts \d+\n", log.read_text())):
         time.sleep(0.01)
+    (stage,) = re.findall(r"starts (\d+)\n", log.read_text())
     process.kill()
     process.wait()
-    time.sleep(4.0)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(stage)).wait(30.0)
     assert not marker.exists()
 
 

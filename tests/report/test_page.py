@@ -502,11 +502,14 @@ def test_the_reader_picks_markers_and_populations(tmp_path: Path, browser: Brows
     seen = {browser.canvas("markers")}
 
     def changed(plot: str) -> None:
-        WebDriverWait(browser.driver, 20).until(
-            lambda d: browser.canvas(plot) not in seen, f"{plot} looks like what was there before"
-        )
-        time.sleep(0.3)  # some plots are drawn in two steps
-        seen.add(browser.canvas(plot))
+        looks = [""]  # some plots are drawn in two steps: two looks must be the same
+
+        def settled(_: object) -> bool:
+            looks.append(browser.canvas(plot))
+            return looks[-1] == looks[-2] and looks[-1] not in seen
+
+        WebDriverWait(browser.driver, 20, 0.2).until(settled, f"{plot} looks like what was there before")
+        seen.add(looks[-1])
 
     def expect(state: str) -> None:
         browser.wait(shown, "data-shown", state)
