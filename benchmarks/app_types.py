@@ -29,7 +29,7 @@ from dpmix.config.load import load_config
 from dpmix.inputs.type_table import match_markers, read_types
 from dpmix.populations.draws.find import DRAWS
 from dpmix.populations.draws.task import prepare
-from dpmix.populations.marks import find_marks
+from dpmix.populations.marks import find_artefacts
 from dpmix.populations.types.types import assign_types
 from dpmix.runs.mcmc import run_mcmc
 
@@ -67,7 +67,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     table = read_types(types_path(run))
     task = prepare(run, (), ("engine.threads=1",), with_quality=True)
     found = task.find_populations(DRAWS, None, None)
-    types = assign_types(task, found, table, marks=find_marks(task, found))
+    types = assign_types(task, found, table, artefacts=find_artefacts(task, found))
     live, drawn = page._opened_drawn("run.h5")
     of_event = page._opened_types("run.h5").of_event
     same = float((types.of_event[live.rows[drawn.rows]] == of_event).mean())

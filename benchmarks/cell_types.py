@@ -57,7 +57,7 @@ import dpmix
 from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
-from dpmix.populations.marks import find_marks
+from dpmix.populations.marks import find_artefacts
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.levels import levels_of_draws
@@ -373,7 +373,7 @@ def measure_set(name: str, folder: Path) -> Row:
     table = table_for(name, folder)
     gates = gates_of(name, table, task)
     found = task.find_populations(100, None, None)
-    types = assign_types(task, found, table, marks=find_marks(task, found))
+    types = assign_types(task, found, table, artefacts=find_artefacts(task, found))
     engine = task.make_engine(task.events.values)
     shares, _ = found.memberships_in(found.reference, engine, 0, len(gates))
     engine.close()
@@ -432,10 +432,10 @@ def coverage(folder: Path, samples: int) -> Row:
             subprocess.run([*DPMIX, "mcmc", folder / f"{seed}.yaml", "--quiet"], check=True)
         task = prepare(run, with_quality=True)
         populations = task.find_populations(100, None, None)
-        marks = find_marks(task, populations)
+        artefacts = find_artefacts(task, populations)
         for name, table in tables.items():
             rows = _rows_of(made.populations, table)
-            types = assign_types(task, populations, table, marks=marks)
+            types = assign_types(task, populations, table, artefacts=artefacts)
             mean, low, high = (np.asarray(each)[0, :-1] for each in types.estimates)
             sample = np.bincount(rows[made.labels], minlength=len(table.types)) / EVENTS
             whole = np.bincount(rows, made.weights, len(table.types))

@@ -44,10 +44,10 @@ from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide
 from dpmix.populations.draws.decide import Decided
 from dpmix.populations.draws.find import decided_populations
-from dpmix.populations.events.artefacts import Marks, marked_components
+from dpmix.populations.events.artefacts import Artefacts, Marks
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
-from dpmix.populations.marks import find_marks
+from dpmix.populations.marks import find_artefacts
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import levels_of_draws
@@ -100,8 +100,8 @@ class Drawn:
         Memberships of the events in the components of these draws; rows sum to 1.
     populations : tuple of int64 [H]
         Populations of these components when the run was opened: later decisions do not change them.
-    marks : tuple of str
-        What each of these populations looks like (`dpmix.populations.marks`).
+    artefacts : Artefacts
+        What these populations look like (`dpmix.populations.marks`).
     """
 
     rows: Ints
@@ -110,7 +110,7 @@ class Drawn:
     labels: tuple[Ints, ...]
     memberships: tuple[Floats, ...]
     populations: tuple[Ints, ...]
-    marks: Marks
+    artefacts: Artefacts
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def draw(live: Live, decisions: Decisions) -> Drawn:
         tuple(labels),
         tuple(memberships),
         tuple(populations),
-        find_marks(task, found),
+        find_artefacts(task, found),
     )
 
 
@@ -281,11 +281,14 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
         evidence = evidence_of(soft, values, right)
         passed = event_fits(soft, values, tells, others)
         total = np.zeros_like(evidence)
+        like_cells = drawn.artefacts.of_events(live.rows[drawn.rows], len(live.task.events.values))
         for own, one, of in zip(drawn.labels, drawn.memberships, drawn.populations, strict=True):
-            barred = barred_rows(table.kinds, marked_components(drawn.marks, of))
-            shares = name_shares(evidence[some], own[some], of, barred)
             fits = component_fits(soft, values[some], tells, others, [own[some]], one.shape[1])
-            total += event_shares(one, shares, evidence, (passed, fits[0]), parents)
+            for cells, rows in enumerate((~like_cells, like_cells)):
+                barred = barred_rows(table.kinds, drawn.artefacts.marked(of, bool(cells)))
+                shares = name_shares(evidence[some], own[some], of, barred)
+                of_events = passed[rows], fits[0]
+                total[rows] += event_shares(one[rows], shares, evidence[rows], of_events, parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)
 
@@ -394,10 +397,10 @@ def marks_of_populations(drawn: Drawn, population: Ints, n_populations: int) -> 
     n_populations : int
     """
     found = [""] * n_populations
-    if not drawn.marks:
+    if not drawn.artefacts.marks:
         return tuple(found)
-    marks = np.array(drawn.marks)[drawn.populations[0][drawn.labels[0]]]
-    for mark in {*drawn.marks} - {""}:
+    marks = np.array(drawn.artefacts.marks)[drawn.populations[0][drawn.labels[0]]]
+    for mark in {*drawn.artefacts.marks} - {""}:
         own = np.bincount(population[marks == mark], minlength=n_populations)
         for p in np.flatnonzero(2 * own > np.bincount(population, minlength=n_populations)):
             found[p] = mark

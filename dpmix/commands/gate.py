@@ -25,9 +25,9 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.new_samples import fit_sample
 from dpmix.populations.draws.task import Task, prepare
-from dpmix.populations.events.artefacts import Marks
+from dpmix.populations.events.artefacts import Artefacts, Marks
 from dpmix.populations.gates.cards import find_cards
-from dpmix.populations.marks import find_marks
+from dpmix.populations.marks import find_artefacts
 from dpmix.populations.result import Gating, Map
 from dpmix.populations.summary import Summary
 from dpmix.populations.tree.cut import require_cut
@@ -163,12 +163,12 @@ def gate(
         with importing(LIBRARIES, allowed=_may_use_two_cores(task)):
             found = task.find_populations(n_draws, level, n_populations, by_hand)
             own = _own_terms(task, found)
-            marks = find_marks(task, found)
-            typed = None if known is None else known.assign(task, found, own, type_certainty, marks)
+            artefacts = find_artefacts(task, found)
+            typed = None if known is None else known.assign(task, found, own, type_certainty, artefacts)
             gating, population = _write_events(
                 task,
                 found,
-                marks,
+                artefacts.marks,
                 folder,
                 formats,
                 memberships,
@@ -234,10 +234,18 @@ def predict(
     check_outputs(paths, overwrite, _inputs(task))
     found = task.find_populations(n_draws, level, n_populations, by_hand)
     own = _own_terms(task, found)
-    marks = find_marks(task, found)
-    typed = None if known is None else known.assign(task, found, own, type_certainty, marks)
+    artefacts = find_artefacts(task, found)
+    typed = None if known is None else known.assign(task, found, own, type_certainty, artefacts)
     gating = _write_events(
-        task, found, marks, folder, formats, memberships=True, own=own, state_values=state_values, typed=typed
+        task,
+        found,
+        artefacts.marks,
+        folder,
+        formats,
+        memberships=True,
+        own=own,
+        state_values=state_values,
+        typed=typed,
     )[0]
     events = task.events
     measured = misfit.measure(
@@ -271,14 +279,14 @@ class _KnownTypes:
         found: Populations,
         own: Sequence[OwnTerms] | None,
         certainty: float,
-        marks: Marks,
+        artefacts: Artefacts,
     ) -> Types:
         """Return the cell types of all events of a task."""
         if self.examples is not None:
             types = assign_by_examples(task, found, self.examples, self.labelled, own, certainty)
         else:
             assert self.table is not None
-            types = assign_types(task, found, self.table, own, certainty, marks)
+            types = assign_types(task, found, self.table, own, certainty, artefacts)
         parents = (*types.table.parents, "")
         return replace(types, draws=type_draws(task.events, types.names, parents, types.rows, types.counts))
 

@@ -16,22 +16,22 @@ from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
-from dpmix.populations.events.artefacts import Marks, artefacts
+from dpmix.populations.events.artefacts import Artefacts, artefacts, limits, look_like_cells, main_cells
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import levels, quantiles_of
 
 EVENTS = 200_000  # evenly spaced, by which populations are compared
 
 
-def find_marks(task: Task, found: Populations) -> Marks:
+def find_artefacts(task: Task, found: Populations) -> Artefacts:
     """Return what each population looks like (`dpmix.populations.events.artefacts`).
 
-    It has no mark, the empty tuple, where the files have neither scatter nor viability. An event counts for
+    There are no marks where the files have neither scatter nor viability. An event counts for
     the population of its most probable component in the reference draw.
     """
     events, run, quality = task.events, found.run, task.events.quality
     if quality is None:
-        return ()
+        return Artefacts()
     rows = evenly(len(events.values), EVENTS)
     values = np.ascontiguousarray(events.values[rows])
     components = found.components[found.reference]
@@ -46,14 +46,20 @@ def find_marks(task: Task, found: Populations) -> Marks:
     def quantiles(of_events: Array | Floats) -> Array:
         return quantiles_of(of_events, population, found.n_populations)
 
+    sizes = np.bincount(population, minlength=found.n_populations)
+    of_markers = quantiles(events.scaling.to_transformed(values)[:, markers])
     of_quality = quantiles(measured)
-    return artefacts(
-        np.bincount(population, minlength=found.n_populations),
-        quantiles(events.scaling.to_transformed(values)[:, markers]),
+    of_role = {role: of_quality[:, :, k] for k, role in enumerate(quality.roles)}
+    marks = artefacts(
+        sizes,
+        of_markers,
         thresholds[markers],
-        {role: of_quality[:, :, k] for k, role in enumerate(quality.roles)},
+        of_role,
         None if pulse is None else quantiles(pulse[:, None])[:, :, 0],
     )
+    least = limits(sizes, main_cells(sizes, of_markers, thresholds[markers]), of_role)
+    every = {role: quality.measured.values[:, k] for k, role in enumerate(quality.roles)}
+    return Artefacts(marks, look_like_cells(every, least))
 
 
 def _pulse(measured: Floats, quality: QualityChannels) -> Floats | None:

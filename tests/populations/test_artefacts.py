@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from dpmix.populations.events.artefacts import artefacts, main_cells
+from dpmix.populations.events.artefacts import (
+    DEAD_CELLS,
+    DEBRIS,
+    DOUBLETS,
+    Artefacts,
+    artefacts,
+    limits,
+    look_like_cells,
+    main_cells,
+)
 from dpmix.populations.events.phenotypes import QUANTILES
 
 Array = np.ndarray
@@ -124,3 +133,22 @@ def test_main_cells() -> None:
     assert main_cells(debris, cells, np.full(4, 2.0)).tolist() == [True] * 3 + [False] * 3
     many = np.ones(30, np.int64)
     assert main_cells(many, np.zeros((5, 30, 1)), np.full(1, np.nan)).sum() == 1
+
+
+def test_events_of_debris_that_are_as_large_as_cells_may_be_cells() -> None:
+    """Lymphocytes without a marker that is on share a population with debris; doublets keep their mark."""
+    sizes, markers = np.array([*SIZES, 3000]), quantiles([*MARKERS, [0.0] * 4], 0.5)
+    quality = {"size": np.column_stack([quantiles(FORWARD, 8.0), [10.0, 20.0, 40.0, 90.0, 100.0]])}
+    quality["dead"] = quantiles([0.5] * 5, 0.4)
+    main = main_cells(sizes, markers, np.full(4, 2.0))
+    found = limits(sizes, main, quality)
+    assert found["size"] == pytest.approx(90.0 + 8.0 * ndtri(0.05))  # of T cells, half of the main cells
+    values = {"size": np.array([40, 90, 90], np.float32), "dead": np.array([0.5, 0.5, 3.0], np.float32)}
+    looks = look_like_cells(values, found)
+    assert looks.tolist() == [False, True, False]
+    one = Artefacts(("", DEBRIS, DOUBLETS, DEAD_CELLS), looks)
+    components = np.array([0, 1, 2, 3, 0])
+    assert one.marked(components).tolist() == [False, True, True, True, False]
+    assert one.marked(components, events_are_cells=True).tolist() == [False, False, True, False, False]
+    assert one.of_events(np.array([1, 2]), 3).tolist() == [True, False]
+    assert not Artefacts().of_events(slice(1, 3), 3).any()

@@ -14,7 +14,9 @@ fixed beforehand.
   population of their own and are not found.
 
 A population is compared as a whole, so a part of its events may be cells. It is marked if most of it is
-small, because lymphocytes without a marker that is on can share a population with debris (`gvhd`). Nothing
+small, because lymphocytes without a marker that is on can share a population with debris (`gvhd`). Such an
+event may have a cell type: it is as large as most main cells at their 5% quantile, and no more stained than
+most at their 95% quantile (`look_like_cells`). Nothing
 is said about doublets without area and height, about debris without forward scatter, as in mass cytometry,
 and about dead cells without a viability stain.
 
@@ -25,12 +27,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.quality_channels import DEAD, SIZE
-from dpmix.model.mixture import Array, Ints
+from dpmix.model.mixture import Array, Floats, Ints
 
 DEBRIS, DOUBLETS, DEAD_CELLS = "debris", "doublets", "dead cells"
 KINDS = (DOUBLETS, DEAD_CELLS, DEBRIS)
@@ -64,27 +67,82 @@ def artefacts(
     """
     marks = [""] * len(sizes)
     main = main_cells(sizes, markers, thresholds)
+    most = limits(sizes, main, quality)
     there = np.flatnonzero(sizes > 0)
     if SIZE in quality and pulse is not None:
         for p in there[~main[there]]:
             if _is_doublet(p, sizes, markers, quality[SIZE], pulse):
                 marks[p] = DOUBLETS
     if SIZE in quality:
-        small, size = quality[SIZE][Q05, main], quality[SIZE][:, there]
-        most = _weighted_median(small, sizes[main])
-        for p in there[(size[Q25] < small.min()) & (size[Q50] < most)]:
+        smallest, size = quality[SIZE][Q05, main].min(), quality[SIZE][:, there]
+        for p in there[(size[Q25] < smallest) & (size[Q50] < most[SIZE])]:
             marks[p] = DEBRIS
     if DEAD in quality:
-        limit = _weighted_median(quality[DEAD][Q95, main], sizes[main])
-        for p in there[quality[DEAD][Q50, there] > limit]:
+        for p in there[quality[DEAD][Q50, there] > most[DEAD]]:
             marks[p] = DEAD_CELLS
     return tuple(marks)
 
 
-def marked_components(marks: Marks, components: Ints) -> npt.NDArray[np.bool_]:
-    """Return which components, with populations int64 [T, K], look like artefacts, bool [T, K]."""
-    marked = np.array([bool(mark) for mark in marks])
-    return marked[components] if marks else np.zeros(components.shape, np.bool_)
+def limits(sizes: Ints, main: npt.NDArray[np.bool_], quality: Mapping[str, Array]) -> dict[str, float]:
+    """Return the least forward scatter ("size") and the highest stain ("dead") of cells, where known.
+
+    They are the medians over main cells bool [P], by events, of their 5% and 95% quantiles. Other parameters
+    are as in `artefacts`.
+    """
+    ends = {SIZE: Q05, DEAD: Q95}
+    return {
+        role: _weighted_median(quality[role][end, main], sizes[main])
+        for role, end in ends.items()
+        if role in quality
+    }
+
+
+def look_like_cells(values: Mapping[str, Floats], limits: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Return the events that are as large as cells and not stained, bool [M].
+
+    Parameters
+    ----------
+    values : mapping of str to float32 [M]
+        Of channels by role; forward scatter ("size") and a viability stain ("dead") are used where known.
+    limits : mapping of str to float
+        Result of the function `limits`.
+    """
+    found = np.ones(len(next(iter(values.values()))), np.bool_)
+    if SIZE in limits:
+        found &= values[SIZE] >= limits[SIZE]
+    if DEAD in limits:
+        found &= values[DEAD] <= limits[DEAD]
+    return found
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """What populations look like, and events of theirs that may be cells.
+
+    Attributes
+    ----------
+    marks : tuple of str
+        Result of `artefacts`; empty where files have neither scatter nor viability.
+    cells : bool [N]
+        Result of `look_like_cells` for all events; empty without `marks`.
+    """
+
+    marks: Marks = ()
+    cells: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    def marked(self, components: Ints, events_are_cells: bool = False) -> npt.NDArray[np.bool_]:
+        """Return which components, with populations int [..., K], have no cell type, bool [..., K].
+
+        For events that look like cells these are only the doublets, which forward scatter does not exclude.
+        """
+        if not self.marks:
+            return np.zeros(components.shape, np.bool_)
+        barred = (DOUBLETS,) if events_are_cells else KINDS
+        return np.array([mark in barred for mark in self.marks])[components]
+
+    def of_events(self, rows: Ints | slice, n_events: int) -> npt.NDArray[np.bool_]:
+        """Return which of some events look like cells, of `n_events` that there are."""
+        return self.cells[rows] if self.marks else np.zeros(n_events, np.bool_)[rows]
 
 
 def main_cells(sizes: Ints, markers: Array, thresholds: Array) -> npt.NDArray[np.bool_]:

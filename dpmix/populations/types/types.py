@@ -46,9 +46,10 @@ population from which the N events are a random sample: they contain the uncerta
 thresholds and of the sample.
 
 **Populations that look like debris, doublets or dead cells** (`dpmix.populations.marks`) have no cell type:
-theta is 0 in their components for rows of the kind cell. (Debris passes a row whose cells are mostly
-negative.) Thresholds are found with these events, which may be the only ones without a marker: without
-debris, neutrophils would be CD45-.
+theta is 0 in their components for rows of the kind cell, but for events of debris and dead cells that look
+like cells. (Debris passes a row whose cells are mostly negative, and lymphocytes without a marker that is on
+can share a population with it.) Thresholds are found with all these events, which may be the only ones
+without a marker: without debris, neutrophils would be CD45-.
 
 **Parents.** A child has the cells of its parent, too. The probability of a parent includes its children. An
 event gets the most probable row without parent, then the child whose probability, given the row, is at least
@@ -75,7 +76,7 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task
-from dpmix.populations.events.artefacts import Marks, marked_components
+from dpmix.populations.events.artefacts import Artefacts, Marks
 from dpmix.populations.events.estimates import Estimates
 from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.proportions import posterior
@@ -323,7 +324,7 @@ def barred_rows(kinds: Sequence[str], marked: npt.NDArray[np.bool_]) -> npt.NDAr
     kinds : sequence of str
         Kinds of R rows.
     marked : bool [...]
-        Components that look like artefacts (`dpmix.populations.events.artefacts.marked_components`).
+        Components that look like artefacts (`dpmix.populations.events.artefacts.Artefacts.marked`).
     """
     of_cells = np.array([*(kind == KINDS[0] for kind in kinds), False])
     found: npt.NDArray[np.bool_] = marked[..., None] & of_cells
@@ -478,7 +479,7 @@ def assign_types(
     table: TypeTable,
     own_terms: Sequence[OwnTerms] | None = None,
     certainty: float = CERTAINTY,
-    marks: Marks = (),
+    artefacts: Artefacts | None = None,
 ) -> Types:
     """Return the cell types of all events.
 
@@ -491,8 +492,8 @@ def assign_types(
         Weights and shifts of samples that are not in the run.
     certainty : float
         Least probability of a child, given its parent.
-    marks : tuple of str
-        What each population looks like, "" for cells (`dpmix.populations.marks`).
+    artefacts : Artefacts, optional
+        What populations look like (`dpmix.populations.marks`).
 
     Raises
     ------
@@ -532,14 +533,21 @@ def assign_types(
     deviates = random.standard_normal((LEVEL_SETS, len(markers)))
     sets = [tuple(one.moved(e) for one, e in zip(markers, deviate, strict=True)) for deviate in deviates]
     fitted = [evidence_of(own, values, right) for own in sets]
-    marked = marked_components(marks, found.components)
-    barred = barred_rows(table.kinds, marked)
-    shares = [
-        component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, True, barred[t])
-        for k, t in enumerate(drawn.tolist())
-    ]
+    artefacts = artefacts or Artefacts()
     soft_evidence = evidence_of(soft, values, right)
-    naming = [name_shares(soft_evidence, labels[t], found.components[t], barred[t]) for t in drawn.tolist()]
+    # Of all events, and of those that look like cells.
+    shares, naming = [], []
+    for cells in (False, True) if artefacts.marks else (False,):
+        barred = barred_rows(table.kinds, artefacts.marked(found.components, cells))
+        shares.append(
+            [
+                component_shares(fitted[k % LEVEL_SETS], labels[t], run.n_components, True, barred[t])
+                for k, t in enumerate(drawn.tolist())
+            ]
+        )
+        naming.append(
+            [name_shares(soft_evidence, labels[t], found.components[t], barred[t]) for t in drawn.tolist()]
+        )
     every = [labels[t] for t in drawn.tolist()]
     naming_fits = component_fits(soft, values, tells, others, every, run.n_components)
     inside: dict[int, Array] = {}
@@ -563,18 +571,28 @@ def assign_types(
                 own_soft = evidence_of(soft, block, right)
                 soft_passed = event_fits(soft, block, tells, others)
                 total = np.zeros((stop - start, n_rows))
+                like_cells = artefacts.of_events(slice(start, stop), n_events)
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
-                    of_names = soft_passed, naming_fits[k]
-                    total += event_shares(memberships, naming[k], own_soft, of_names, parents)
-                    fits = passed[k % LEVEL_SETS], inside[k]
-                    part = event_shares(memberships, shares[k], evidence[k % LEVEL_SETS], fits, parents)
-                    counts[k, sample] += part.sum(axis=0)
+                    j = k % LEVEL_SETS
+                    for cells, rows in enumerate((~like_cells, like_cells)):
+                        if not rows.any():
+                            continue
+                        one, of_names = memberships[rows], (soft_passed[rows], naming_fits[k])
+                        total[rows] += event_shares(one, naming[cells][k], own_soft[rows], of_names, parents)
+                        fits = passed[j][rows], inside[k]
+                        part = event_shares(one, shares[cells][k], evidence[j][rows], fits, parents)
+                        counts[k, sample] += part.sum(axis=0)
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
                 progress.add(stop - start)
     proportions, mean = type_proportions(counts, included(table), task.config.seed)
-    cells = ~marked[found.reference][labels[found.reference]]
+    components = labels[found.reference]
+    marked = np.where(
+        artefacts.of_events(some, n_events),
+        artefacts.marked(found.components[found.reference], True)[components],
+        artefacts.marked(found.components[found.reference])[components],
+    )
     return Types(
         table=table,
         markers=markers,
@@ -593,9 +611,9 @@ def assign_types(
         suspect=upheld
         | suspect_cells(
             markers,
-            values[cells],
-            labels[found.reference][cells],
-            of_event[some][cells],
+            values[~marked],
+            components[~marked],
+            of_event[some][~marked],
             right,
             descendants(table.parents, table.types),
         ),
