@@ -103,7 +103,7 @@ def look_like_cells(values: Mapping[str, Floats], limits: Mapping[str, float]) -
     Parameters
     ----------
     values : mapping of str to float32 [M]
-        Of channels by role; forward scatter ("size") and a viability stain ("dead") are used where known.
+        Channels by role; forward scatter ("size") and a viability stain ("dead") are used where known.
     limits : mapping of str to float
         Result of the function `limits`.
     """
@@ -117,7 +117,7 @@ def look_like_cells(values: Mapping[str, Floats], limits: Mapping[str, float]) -
 
 @dataclass(frozen=True)
 class Artefacts:
-    """What populations look like, and events of theirs that may be cells.
+    """Marks of populations, and the events that may be cells although their population is marked.
 
     Attributes
     ----------

@@ -575,13 +575,13 @@ def assign_types(
                 for k, t in enumerate(drawn.tolist()):
                     memberships = engine.memberships(found.mixture_of(t, own), each, start, stop)[0]
                     j = k % LEVEL_SETS
-                    for cells, rows in enumerate((~like_cells, like_cells)):
+                    for which, rows in enumerate((~like_cells, like_cells)):
                         if not rows.any():
                             continue
                         one, of_names = memberships[rows], (soft_passed[rows], naming_fits[k])
-                        total[rows] += event_shares(one, naming[cells][k], own_soft[rows], of_names, parents)
+                        total[rows] += event_shares(one, naming[which][k], own_soft[rows], of_names, parents)
                         fits = passed[j][rows], inside[k]
-                        part = event_shares(one, shares[cells][k], evidence[j][rows], fits, parents)
+                        part = event_shares(one, shares[which][k], evidence[j][rows], fits, parents)
                         counts[k, sample] += part.sum(axis=0)
                 decided = decide(total / len(drawn), table.parents, table.types, certainty)
                 of_event[start:stop], probability[start:stop] = decided
