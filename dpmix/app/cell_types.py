@@ -285,6 +285,8 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
         for own, one, of in zip(drawn.labels, drawn.memberships, drawn.populations, strict=True):
             fits = component_fits(soft, values[some], tells, others, [own[some]], one.shape[1])
             for cells, rows in enumerate((~like_cells, like_cells)):
+                if not rows.any():
+                    continue
                 barred = barred_rows(table.kinds, drawn.artefacts.marked(of, bool(cells)))
                 shares = name_shares(evidence[some], own[some], of, barred)
                 of_events = passed[rows], fits[0]

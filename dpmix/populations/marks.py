@@ -26,8 +26,8 @@ EVENTS = 200_000  # evenly spaced, by which populations are compared
 def find_artefacts(task: Task, found: Populations) -> Artefacts:
     """Return what each population looks like (`dpmix.populations.events.artefacts`).
 
-    There are no marks where the files have neither scatter nor viability. An event counts for
-    the population of its most probable component in the reference draw.
+    No population has a mark where the files have neither scatter nor viability. An event counts for the
+    population of its most probable component in the reference draw.
     """
     events, run, quality = task.events, found.run, task.events.quality
     if quality is None:

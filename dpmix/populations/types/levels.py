@@ -188,7 +188,7 @@ def start_of(values: Array, labels: Ints, levels: Bools) -> Marker:
     own = [part for part in np.split(values[order], cuts) if len(part) >= LEAST_EVENTS] or [values]
     medians = np.array([np.median(part) for part in own])
     sds = np.array([1.4826 * np.median(np.abs(part - np.median(part))) for part in own])
-    tails = np.array([np.abs(np.quantile(part, (0.05, 0.95)) - np.median(part)) for part in own]) / NORMAL_95
+    tails = np.abs([np.quantile(part, (0.05, 0.95)) for part in own] - medians[:, None]) / NORMAL_95
     n_levels = allowed.shape[1]
     n_groups = len(named) - bright
     if n_levels == 1 or len(own) < n_groups:  # nothing to tell apart: half of the way, and as soft as can be
