@@ -30,7 +30,7 @@ from dpmix.inputs.type_table import match_markers, read_types
 from dpmix.populations.draws.find import DRAWS
 from dpmix.populations.draws.task import prepare
 from dpmix.populations.marks import find_artefacts
-from dpmix.populations.types.types import assign_types
+from dpmix.populations.types.assign import assign_types
 from dpmix.runs.mcmc import run_mcmc
 
 SETS = ("hipc", "pbmc_himc", "flowsom_68983")

@@ -58,24 +58,13 @@ from dpmix.inputs.type_table import TypeTable, match_markers, read_types
 from dpmix.populations.draws.predictive import classify
 from dpmix.populations.draws.task import Task, prepare
 from dpmix.populations.marks import find_artefacts
-from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
+from dpmix.populations.types.assign import TYPE_DRAWS, assign_types, level_draws
+from dpmix.populations.types.cells import suspect_cells
 from dpmix.populations.types.exchanged import exchanged
-from dpmix.populations.types.levels import levels_of_draws
-from dpmix.populations.types.markers import Marker, log_factors, telling
-from dpmix.populations.types.types import (
-    TYPE_DRAWS,
-    Types,
-    assign_types,
-    component_fits,
-    event_fits,
-    event_shares,
-    evidence_of,
-    level_draws,
-    name_shares,
-    softened,
-    type_proportions,
-    types_by_population,
-)
+from dpmix.populations.types.markers import Marker, log_factors
+from dpmix.populations.types.shares import event_shares, name_shares
+from dpmix.populations.types.table_fit import fit_table
+from dpmix.populations.types.types import Types, type_proportions, types_by_population
 
 TABLES = TOOLS.parent / "data" / "tables"
 SETS = {
@@ -265,24 +254,20 @@ def case_of(name: str, folder: Path) -> Case:
 def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[int]) -> Model:
     """Return the types of the events of a case by the rows of its table that are kept."""
     values, parents = case.values, [-1] * len(kept)
-    markers = levels_of_draws(values, case.labels, levels)
-    tells = telling(levels)
-    right, _, contradicted, upheld = assess_cells(markers, values, doubt, tells, case.labels)
-    tells = tells | upheld
-    others = other_cells(markers, tells, doubt, contradicted)
-    soft = softened(markers, values)
-    evidence, passed = evidence_of(soft, values, right), event_fits(soft, values, tells, others)
+    fit = fit_table(values, case.labels, levels, doubt)
+    evidence, passed = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
     total = np.zeros_like(evidence)
     for labels, populations in zip(case.labels, case.populations, strict=True):
         n_components = len(populations)
         shares = name_shares(evidence, labels, populations)
-        (inside,) = component_fits(soft, values, tells, others, [labels], n_components)
+        (inside,) = fit.component_fits(fit.soft, values, [labels], n_components)
         total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
     below = np.eye(len(kept), dtype=bool)
-    flagged = contradicted | upheld | suspect_cells(markers, values, case.labels[0], rows, right, below)
-    return Model(np.where(rows < 0, -1, np.array(kept)[rows]), markers, flagged)
+    suspect = suspect_cells(fit.markers, values, case.labels[0], rows, fit.right, below)
+    flagged = fit.contradicted | fit.upheld | suspect
+    return Model(np.where(rows < 0, -1, np.array(kept)[rows]), fit.markers, flagged)
 
 
 def missing_rows(case: Case) -> Row:

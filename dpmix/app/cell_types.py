@@ -2,7 +2,7 @@
 
 The table is in its file only, run.types.csv next to run.h5, in the form that `dpmix gate --types` reads. The
 memberships of some events in some draws are computed once. Types then follow an edited table within a second,
-by the functions of `dpmix.populations.types.types`, with fewer events and draws and without the errors of
+by the functions of `dpmix.populations.types`, with fewer events and draws and without the errors of
 thresholds: names of events equal the names by `dpmix gate --types` but for events near a threshold.
 
 M events, T draws, H components of a draw that have some of them, R rows of the table, C markers in the panel,
@@ -49,23 +49,16 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.marks import find_artefacts
 from dpmix.populations.tree.decisions import Decisions
-from dpmix.populations.types.cells import assess_cells, other_cells
-from dpmix.populations.types.levels import levels_of_draws
-from dpmix.populations.types.markers import Marker, telling
+from dpmix.populations.types.markers import Marker
+from dpmix.populations.types.shares import barred_rows, event_shares, name_shares
+from dpmix.populations.types.table_fit import fit_table
 from dpmix.populations.types.types import (
     CERTAINTY,
     UNKNOWN,
-    barred_rows,
-    component_fits,
-    event_fits,
-    event_shares,
-    evidence_of,
     included,
     main_types,
     marked_types,
-    name_shares,
     parent_rows,
-    softened,
 )
 from dpmix.populations.types.types import decide as decide_types
 from dpmix.report.type_tables import as_rows, divides, levels_of
@@ -270,29 +263,22 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     controls = by_number(live.task.run.controls, [drawn.channels[d] for d in at.tolist()])
     with one_thread():
         own_labels = [own[some] for own in drawn.labels]
-        markers = levels_of_draws(values[some], own_labels, full.levels[:, columns], controls)
-        tells = telling(full.levels[:, columns])
-        doubt = full.doubt[:, columns]
-        right, agreement, contradicted, upheld = assess_cells(markers, values[some], doubt, tells, own_labels)
-        tells = tells | upheld
+        fit = fit_table(values[some], own_labels, full.levels[:, columns], full.doubt[:, columns], controls)
+        evidence, passed = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
         parents = parent_rows(table)
-        others = other_cells(markers, tells, doubt, contradicted)
-        soft = softened(markers, values[some])
-        evidence = evidence_of(soft, values, right)
-        passed = event_fits(soft, values, tells, others)
         total = np.zeros_like(evidence)
         like_cells = drawn.artefacts.of_events(live.rows[drawn.rows], len(live.task.events.values))
         for own, one, of in zip(drawn.labels, drawn.memberships, drawn.populations, strict=True):
-            fits = component_fits(soft, values[some], tells, others, [own[some]], one.shape[1])
+            (fits,) = fit.component_fits(fit.soft, values[some], [own[some]], one.shape[1])
             for cells, rows in enumerate((~like_cells, like_cells)):
                 if not rows.any():
                     continue
                 barred = barred_rows(table.kinds, drawn.artefacts.marked(of, bool(cells)))
                 shares = name_shares(evidence[some], own[some], of, barred)
-                of_events = passed[rows], fits[0]
+                of_events = passed[rows], fits
                 total[rows] += event_shares(one[rows], shares, evidence[rows], of_events, parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
-    return Typed(table, numbers, columns, markers, agreement, contradicted, of_event, probability)
+    return Typed(table, numbers, columns, fit.markers, fit.agreement, fit.contradicted, of_event, probability)
 
 
 # --------------------------------------------------------------------------- what the page shows

@@ -32,9 +32,10 @@ from dpmix.populations.result import Gating, Map
 from dpmix.populations.summary import Summary
 from dpmix.populations.tree.cut import require_cut
 from dpmix.populations.tree.decisions import read_decisions
+from dpmix.populations.types.assign import assign_types
 from dpmix.populations.types.draws import type_draws
 from dpmix.populations.types.examples import assign_by_examples, require_classifiers
-from dpmix.populations.types.types import CERTAINTY, UNKNOWN, Types, assign_types, types_by_population
+from dpmix.populations.types.types import CERTAINTY, UNKNOWN, Types, types_by_population
 from dpmix.report import embedding, event_files, figures, findings, fit, page, shifts, tables, type_tables
 from dpmix.report.labels import shown
 from dpmix.runs.coarseness import choice_of

@@ -11,16 +11,15 @@ from dpmix.populations.types import cells, types
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.levels import fit_levels
 from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling
-from dpmix.populations.types.types import (
+from dpmix.populations.types.shares import (
     barred_rows,
     component_fits,
     component_shares,
-    decide,
-    descendants,
     event_fits,
     event_shares,
     name_shares,
 )
+from dpmix.populations.types.types import decide, descendants
 
 Array = np.ndarray
 OFF, PLUS, SILENT = np.array([1, 0, 0, 0], bool), np.array([0, 1, 1, 1], bool), np.ones(4, bool)

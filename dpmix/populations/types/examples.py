@@ -50,7 +50,8 @@ from dpmix.populations.draws.cohort import OwnTerms
 from dpmix.populations.draws.find import Populations
 from dpmix.populations.draws.task import Task
 from dpmix.populations.events.medians import evenly
-from dpmix.populations.types.types import BLOCK, Types, decide, included, type_proportions
+from dpmix.populations.types.assign import BLOCK
+from dpmix.populations.types.types import Types, decide, included, type_proportions
 from dpmix.runs.coarseness import choice_of
 from dpmix.system.cores import usable_cores
 from dpmix.system.extras import require_extra
