@@ -112,7 +112,7 @@ def gate(
     types : str, Path or TypeTable
         Table of cell types: a CSV file, or the name of a built-in table (`dpmix types --list`); or examples
         of them (`dpmix.inputs.type_examples`). Events get a type, and types.csv the proportions
-        (`dpmix.populations.types.types`, `dpmix.populations.types.examples`).
+        (`dpmix.populations.types.assign`, `dpmix.populations.types.examples`).
     types_zero : str
         Meaning of the number 0 in the table: "lo", "blank", or "", an error.
     type_certainty : float

@@ -18,6 +18,7 @@ from dpmix.errors import ConfigError
 from dpmix.inputs.opening import may_have_events
 from dpmix.inputs.type_table import read_types
 from dpmix.populations.tree.decisions import decisions_path
+from dpmix.populations.types import table_fit
 from dpmix.populations.types.cells import Assessed
 from dpmix.report import figures, page
 
@@ -80,7 +81,7 @@ def test_cells_that_the_data_contradict_are_marked_as_gate_finds_them(
     workspace: Workspace, loaded: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert loaded["contradicted"] == []
-    assess = cell_types.assess_cells
+    assess = table_fit.assess_cells
 
     def other(*given: Any) -> Assessed:
         """Contradict a cell whatever its agreement, as the rule may spare one that few events pass."""
@@ -88,7 +89,7 @@ def test_cells_that_the_data_contradict_are_marked_as_gate_finds_them(
         found.contradicted[1, 1] = True
         return found
 
-    monkeypatch.setattr(cell_types, "assess_cells", other)
+    monkeypatch.setattr(table_fit, "assess_cells", other)
     lines = [[*line] for line in loaded["lines"]]
     lines[1][-1] = ""
     assert workspace.edit_types("run.h5", loaded["revision"], lines)["contradicted"] == ["1 CD4"]

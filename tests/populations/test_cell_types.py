@@ -273,7 +273,8 @@ def test_the_least_factor_of_the_other_cells_is_left_out(
 ) -> None:
     if wrong:  # all count
         monkeypatch.setattr(
-            types, "_multiply", lambda product, factor, _: np.multiply(product, factor, product)
+            "dpmix.populations.types.shares._multiply",
+            lambda product, factor, _: np.multiply(product, factor, product),
         )
     signs = np.array([[1, 1, 1, 1], [0, 0, 0, 0]])
     values, labels = blood(np.random.default_rng(3), (600, 600), signs)
