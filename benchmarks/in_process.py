@@ -13,6 +13,7 @@ from dpmix.populations.assign import assign_events
 from dpmix.populations.draws.find import DRAWS
 from dpmix.populations.draws.task import prepare
 from dpmix.populations.events.proportions import posterior
+from dpmix.populations.marks import find_artefacts
 from dpmix.populations.summary import Summary
 from dpmix.runs.verdict import Verdict
 
@@ -40,7 +41,7 @@ def gate_run(run: Path) -> Found:
     summary = Summary.empty(task.events, found)
     for block, counts in assign_events(task, found):
         summary.add(block, counts)
-    gating = summary.gating(task, found)
+    gating = summary.gating(task, found, find_artefacts(task, found).marks)
     population = summary.population.astype(np.int64)
     alone = posterior(summary.counts, task.config.seed)
     return Found(*gating.overall, gating.r_hat, gating.ess, population, gating.verdict, alone)

@@ -167,7 +167,7 @@ function markTypeRow(made, row) {
     const key = `${row} ${cell.dataset.marker}`, agreement = row < 0 ? undefined : known.agreement?.[key];
     const contradicted = row >= 0 && Boolean(known.contradicted?.includes(key));
     cell.classList.toggle("contradicted", contradicted);
-    cell.title = agreement === undefined ? "" : `${Math.round(100 * agreement)}% of the events of the row agree${contradicted ? ": the cell is not used" : ""}`;
+    cell.title = agreement === undefined ? "" : `${Math.round(100 * agreement)}% of the events of the row agree${contradicted ? ": the cell is not used; it is wrong, or a type has no row" : ""}`;
   }
 }
 

@@ -289,7 +289,10 @@ def _contradictions(types: Types, cells: Sequence[Sequence[str]]) -> Iterator[Fi
         row, name = types.table.types[r], types.table.markers[types.columns[m]]
         share, cell = float(types.agreement[r, m]), cells[r][m] or "by its parent"
         used = "as stated" if not np.isnan(types.table.doubt[r, types.columns[m]]) else "not used"
-        text = f"{name} of {row}: table {cell}, but {share:.0%} of its events agree; {used}"
+        text = (
+            f"{name} of {row}: table {cell}, but {share:.0%} of its events agree; {used}: it is wrong, or "
+            "these events are of a type without a row"
+        )
         yield Finding("contradicted", row, name, cell, share, text)
 
 
