@@ -32,6 +32,7 @@ from dpmix.runs.reader import Run, open_run
 from dpmix.runs.verdict import mixing_of
 
 LENGTHS = {"chains": 2, "burn_in": 20, "draws": 14}
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TABLES = ("populations.csv", "proportions.csv", "tree.json", "samples.nc", "events.parquet")
 
 
@@ -91,6 +92,17 @@ def test_what_is_kept_is_what_is_found(run: Run) -> None:
         np.testing.assert_array_equal(mine, its)
     mixture, same = own.mixture(1, 3), found.mixture(1, 3)
     np.testing.assert_array_equal(mixture.means, same.means)
+
+
+def test_benchmarks_gate_as_the_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else runs the scripts that use it, which a new argument of `gating` has broken once."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from in_process import gate_run
+
+    own, gated = gate_run(run.path), gate(run, tmp_path / "gated")
+    for mine, its in zip((own.mean, own.low, own.high), gated.overall, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert str(own.verdict) == str(gated.verdict)
 
 
 def test_one_sentence_everywhere(folder: Path, tmp_path: Path) -> None:
