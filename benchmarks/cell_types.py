@@ -64,7 +64,7 @@ from dpmix.populations.types.assign import TYPE_DRAWS, assign_types, level_draws
 from dpmix.populations.types.cells import suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.markers import Marker, log_factors
-from dpmix.populations.types.shares import event_shares, name_shares
+from dpmix.populations.types.shares import Fits, event_shares, name_shares
 from dpmix.populations.types.table_fit import fit_table
 from dpmix.populations.types.types import Types, type_proportions, types_by_population
 
@@ -257,13 +257,14 @@ def model_of(case: Case, levels: np.ndarray, doubt: np.ndarray, kept: Sequence[i
     """Return the types of the events of a case by the rows of its table that are kept."""
     values, parents = case.values, [-1] * len(kept)
     fit = fit_table(values, case.labels, levels, doubt)
-    evidence, passed = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
+    evidence, (fits, passed) = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
     total = np.zeros_like(evidence)
     for labels, populations in zip(case.labels, case.populations, strict=True):
         n_components = len(populations)
         shares = name_shares(evidence, labels, populations)
         (inside,) = fit.component_fits(fit.soft, values, [labels], n_components)
-        total += event_shares(np.eye(n_components)[labels], shares, evidence, (passed, inside), parents)
+        given = Fits(fits, inside, passed)
+        total += event_shares(np.eye(n_components)[labels], shares, evidence, given, parents)
     rows = total.argmax(axis=1).astype(np.int32)
     rows[rows == len(kept)] = -1
     below = np.eye(len(kept), dtype=bool)
@@ -468,8 +469,8 @@ def table_of(results: Row) -> str:
 def missing_table(results: Row) -> str:
     """Return the table of missing rows of the page: each set, and the rows below the bar."""
     lines = [
-        "| set | rows removed | 75% of their events unknown | or in a row with a flagged cell | median unknown "
-        "| fit another row, median | most of other rows lost "
+        "| set | rows removed | 75% of their events unknown | or in a row with a flagged cell "
+        "| median unknown | fit another row, median | most of other rows lost "
         "| below 75%: unknown, or in a row with a flagged cell (fit another row) |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -50,7 +50,7 @@ from dpmix.populations.events.phenotypes import quartiles_of
 from dpmix.populations.marks import find_artefacts
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.types.markers import Marker
-from dpmix.populations.types.shares import barred_rows, event_shares, name_shares
+from dpmix.populations.types.shares import Fits, barred_rows, event_shares, name_shares
 from dpmix.populations.types.table_fit import fit_table
 from dpmix.populations.types.types import (
     CERTAINTY,
@@ -264,7 +264,7 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
     with one_thread():
         own_labels = [own[some] for own in drawn.labels]
         fit = fit_table(values[some], own_labels, full.levels[:, columns], full.doubt[:, columns], controls)
-        evidence, passed = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
+        evidence, (own_fits, passed) = fit.evidence(fit.soft, values), fit.event_fits(fit.soft, values)
         parents = parent_rows(table)
         total = np.zeros_like(evidence)
         like_cells = drawn.artefacts.of_events(live.rows[drawn.rows], len(live.task.events.values))
@@ -275,7 +275,7 @@ def typed(live: Live, drawn: Drawn, table: TypeTable) -> Typed:
                     continue
                 barred = barred_rows(table.kinds, drawn.artefacts.marked(of, bool(cells)))
                 shares = name_shares(evidence[some], own[some], of, barred)
-                of_events = passed[rows], fits
+                of_events = Fits(own_fits[rows], fits, passed[rows])
                 total[rows] += event_shares(one[rows], shares, evidence[rows], of_events, parents)
     of_event, probability = decide_types(total / len(drawn.labels), table.parents, table.types, CERTAINTY)
     return Typed(table, numbers, columns, fit.markers, fit.agreement, fit.contradicted, of_event, probability)

@@ -12,6 +12,8 @@ from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cel
 from dpmix.populations.types.levels import fit_levels
 from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling
 from dpmix.populations.types.shares import (
+    Fits,
+    all_cells_passed,
     barred_rows,
     component_fits,
     component_shares,
@@ -219,7 +221,8 @@ def typed(
     if not_others:
         others[:] = False
     of_components = component_fits(markers, values, counting, others, [labels], n)[0]
-    fits = event_fits(markers, values, counting, others), of_components
+    of_events = event_fits(markers, values, counting, others)
+    fits = Fits(of_events, of_components, all_cells_passed(markers, values))
     shares = component_shares(own, labels, n)
     found = event_shares(np.eye(n)[labels], shares, own, None if whole else fits, [-1] * len(levels))
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
@@ -391,18 +394,48 @@ def test_the_tail_of_a_population_stays_with_its_row() -> None:
     own = np.tile([30.0, 1.0, 1.0], (400, 1))
     even = np.full((1, 3), 1.0 / 3.0)
     outside = np.full((400, 2), 0.01)
-    inside = event_shares(np.ones((400, 1)), even, own, (outside, np.ones((1, 2))), [-1, -1])
+    none, whole = np.zeros((400, 2)), np.ones((400, 1))
+    inside = event_shares(whole, even, own, Fits(outside, np.ones((1, 2)), none), [-1, -1])
     np.testing.assert_allclose(inside, own / own.sum(axis=1, keepdims=True))
-    against = event_shares(np.ones((400, 1)), even, own, (outside, np.full((1, 2), 0.01)), [-1, -1])
+    of_component = np.full((1, 2), 0.01)
+    against = event_shares(whole, even, own, Fits(outside, of_component, none), [-1, -1])
     assert (against[:, 2] > 0.95).all()
-    event = event_shares(np.ones((400, 1)), even, own, (np.ones((400, 2)), np.full((1, 2), 0.01)), [-1, -1])
+    event = event_shares(whole, even, own, Fits(np.ones((400, 2)), of_component, none), [-1, -1])
     np.testing.assert_allclose(event, inside)  # an event that passes itself needs no component
+
+
+def test_an_event_that_passes_all_cells_of_a_row_is_not_unknown() -> None:
+    """Its component is of a frequent type that the event fails in a cell: a rare type keeps its events."""
+    evidence = np.array([[20.0, 5.0, 1.0]])  # rare, frequent, unknown
+    theta = np.array([[0.02, 0.94, 0.04]])
+    passed = np.array([[0.9, 0.0]])
+    fits = Fits(np.array([[1.0, 0.05]]), np.array([[0.1, 0.1]]), passed)
+    found = event_shares(np.ones((1, 1)), theta, evidence, fits, [-1, -1])[0]
+    before = evidence[0] * theta / (evidence @ theta.T)
+    left = 0.95 * 0.9 * before[0, 1]
+    assert found[0] == pytest.approx(before[0, 0] + 0.9 * left)
+    assert found[2] == pytest.approx(before[0, 2] + 0.1 * left)
+    assert found[0] > 0.6
+    wrong = event_shares(np.ones((1, 1)), theta, evidence, fits._replace(all_cells=0.0 * passed), [-1, -1])[0]
+    assert wrong[2] > 0.7  # when all of it goes to unknown
+
+
+def test_events_pass_all_cells_of_a_row_with_the_product() -> None:
+    levels = np.concatenate([table(np.array([[1, 0], [1, 1]])), np.ones((1, 2, 4), bool)])
+    levels[1, 1] = True
+    markers = fit_levels(*blood(np.random.default_rng(1), (500, 500), np.array([[1, 0], [1, 1]])), levels)
+    values = np.array([[3.0, 0.0], [3.0, 3.0], [0.0, 1.4]])
+    first, second = (markers[m].passes(values[:, m], 0) for m in (0, 1))
+    found = all_cells_passed(markers, values)
+    np.testing.assert_allclose(found[:, 0], first * second)
+    np.testing.assert_allclose(found[:, 1], first)  # silent in the second marker
+    assert not found[:, 2].any()  # a row without cells passes nothing
 
 
 def test_what_a_child_does_not_explain_goes_to_its_parent() -> None:
     own = np.array([[8.0, 20.0, 40.0, 1.0]])  # parent, child, grandchild, unknown
     even, ones = np.full((1, 4), 0.25), np.ones((1, 3))
-    fits = np.array([[1.0, 0.02, 0.02]]), np.array([[1.0, 0.02, 0.02]])
+    fits = Fits(np.array([[1.0, 0.02, 0.02]]), np.array([[1.0, 0.02, 0.02]]), np.zeros((1, 3)))
     found = event_shares(ones[:, :1], even, own, fits, [-1, 0, 1])[0]
     assert found[0] > 0.9
     assert found[3] == pytest.approx(1.0 / 69.0)

@@ -37,7 +37,7 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.types.cells import suspect_cells
 from dpmix.populations.types.exchanged import exchanged
 from dpmix.populations.types.markers import Bools, Marker
-from dpmix.populations.types.shares import barred_rows, component_shares, event_shares, name_shares
+from dpmix.populations.types.shares import Fits, barred_rows, component_shares, event_shares, name_shares
 from dpmix.populations.types.table_fit import TableFit, fit_table
 from dpmix.populations.types.types import (
     CERTAINTY,
@@ -137,11 +137,11 @@ class _Model:
         names : float64 [N, R + 1]
         counts : float64 [T, R + 1]
         """
-        sides = [(self.fit.evidence(one, values), self.fit.event_fits(one, values)) for one in self.sets]
+        sides = [(self.fit.evidence(one, values), *self.fit.event_fits(one, values)) for one in self.sets]
         names = np.zeros_like(sides[0][0])
         counts = np.zeros((len(self.naming), names.shape[1]))
         parts = [
-            (which, rows, [(evidence[rows], fits[rows]) for evidence, fits in sides])
+            (which, rows, [(evidence[rows], fits[rows], passed[rows]) for evidence, fits, passed in sides])
             for which, rows in enumerate((~like_cells, like_cells))
             if rows.any()
         ]
@@ -153,11 +153,12 @@ class _Model:
         return names / len(self.naming), counts
 
     def _shares(
-        self, rule: _Rule, which: int, memberships: Floats, sides: list[tuple[Array, Array]]
+        self, rule: _Rule, which: int, memberships: Floats, sides: list[tuple[Array, Array, Array]]
     ) -> Array:
         """Return the probabilities of the types by a rule, float64 [N, R + 1]."""
-        evidence, fits = sides[rule.markers]
-        return event_shares(memberships, rule.shares[which], evidence, (fits, rule.fits), self.parents)
+        evidence, fits, passed = sides[rule.markers]
+        given = Fits(fits, rule.fits, passed)
+        return event_shares(memberships, rule.shares[which], evidence, given, self.parents)
 
 
 def assign_types(

@@ -41,7 +41,10 @@ the products over the cells that divide types which are otherwise alike (`marker
 its marker have a background there, while a population that fails two cells is of another type. (With all
 other cells, naive CD4 T cells were unknown where the table says CD45RA - for CD4 T cells; with none, removed
 rows of large tables went to others from which they differ in two cells.) What a row does not explain of its
-part of P(r | x) goes to its parent, as far as the parent explains it, and otherwise to unknown.
+part of P(r | x) goes to its parent, as far as the parent explains it. Of what is left, the share max pi_r(x)
+goes to rows, in proportion to pi_r(x) P(r | x), with pi_r(x) the product of q over all cells of row r: the
+probability that x passes them all. The rest goes to unknown. (When all of it did, events of rare types that
+pass all cells of their row became unknown in the components of frequent types.)
 
 N events, R rows, M markers, T draws, K components, P populations.
 """
@@ -49,6 +52,7 @@ N events, R rows, M markers, T draws, K components, P populations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +64,24 @@ from dpmix.populations.types.markers import Marker, each_cell
 OWN_EVENTS = 10.0  # prior of the shares of a component in proportions, as a number of events
 TELLS = 1.5  # an event passes a cell where q is 2 / 3
 STEPS = 20  # of EM
+
+
+class Fits(NamedTuple):
+    """How far rows explain N events of one draw.
+
+    Attributes
+    ----------
+    events : float64 [N, R]
+        k_r(x).
+    components : float64 [K, R]
+        k_hr.
+    all_cells : float64 [N, R]
+        pi_r(x).
+    """
+
+    events: Array
+    components: Array
+    all_cells: Array
 
 
 def component_shares(
@@ -166,6 +188,16 @@ def event_fits(
     return fits
 
 
+def all_cells_passed(markers: tuple[Marker, ...], values: Array) -> Array:
+    """Return pi_r(x) of events [N, M], float64 [N, R]; it is 0 for a row without cells."""
+    silent = np.array([marker.silent for marker in markers])
+    found = np.tile(np.where(silent.all(axis=0), 0.0, 1.0), (len(values), 1))
+    for m, marker in enumerate(markers):
+        for r, passed in each_cell(marker, values[:, m], ~marker.silent):
+            found[:, r] *= passed
+    return found
+
+
 def component_fits(
     markers: tuple[Marker, ...],
     values: Array,
@@ -202,7 +234,7 @@ def event_shares(
     memberships: Array | Floats,
     shares: Array,
     evidence: Array,
-    fits: tuple[Array, Array] | None = None,
+    fits: Fits | None = None,
     parents: Sequence[int] = (),
 ) -> Array:
     """Return P(r | x) of one draw, float64 [N, R + 1].
@@ -214,28 +246,31 @@ def event_shares(
         theta.
     evidence : float64 [N, R + 1]
         F.
-    fits : tuple of float64 [N, R] and float64 [K, R], optional
-        k of the events and of the components; without them, every row explains its part.
+    fits : Fits, optional
+        Without it, every row explains its part.
     parents : sequence of int
         Row of the parent of each of R rows, -1 for none.
     """
     weights = memberships / (evidence @ shares.T)
     found: Array = evidence * (weights @ shares)
     if fits is not None:
-        own, of_components = fits
-        n_rows = own.shape[1]
-        inside = evidence[:, :n_rows] * (weights @ (shares[:, :n_rows] * of_components))
-        explained = own * found[:, :n_rows] + (1.0 - own) * inside
+        n_rows = fits.events.shape[1]
+        inside = evidence[:, :n_rows] * (weights @ (shares[:, :n_rows] * fits.components))
+        explained = fits.events * found[:, :n_rows] + (1.0 - fits.events) * inside
         left = found[:, :n_rows] - explained
         for r in _deepest_first(parents):
             p = parents[r]
-            share = np.divide(explained[:, p], found[:, p], out=np.zeros(len(own)), where=found[:, p] > 0.0)
+            share = np.divide(explained[:, p], found[:, p], out=np.zeros(len(left)), where=found[:, p] > 0.0)
             found[:, p] += left[:, r]
             explained[:, p] += share * left[:, r]
             left[:, p] += (1.0 - share) * left[:, r]
             left[:, r] = 0.0
+        passing = fits.all_cells * found[:, :n_rows]
+        whole = passing.sum(axis=1)
+        moved = np.where(whole > 0.0, fits.all_cells.max(axis=1), 0.0) * left.sum(axis=1)
         found[:, :n_rows] = explained
-        found[:, n_rows] += left.sum(axis=1)
+        found[:, :n_rows] += passing * (moved / np.where(whole > 0.0, whole, 1.0))[:, None]
+        found[:, n_rows] += left.sum(axis=1) - moved
     found /= found.sum(axis=1, keepdims=True)
     return found
 
