@@ -78,16 +78,7 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
     # A column that is empty in the first block may have numbers later.
     numeric = [key for key, type_ in types.items() if _is_number(type_) or pyarrow.types.is_null(type_)]
     if not numeric:
-        columns = [k for k, cell in enumerate(text.start[0] if text.start else []) if DATA_FILE.search(cell)]
-        if columns and text.has_header:
-            found = f"names data files in its column {text.head[columns[0]]}"
-            raise DataError(
-                f"{path}: {found}, and a table of samples needs a column file; rename this column"
-            )
-        need = "need a row per event; if the table has no events, give the data files instead of their folder"
-        cells = _texts([row[0] for row in text.start if row], text.decimal)
-        example = f" (row {cells[0][0] + 1} starts with {quoted(cells[0][1])})" if cells else ""
-        raise DataError(f"{path}: found no column of numbers{example}, {need}")
+        raise _without_numbers(path, text)
     details = tuple(
         replace(channel, numeric=key in numeric)
         for channel, key in zip(named_channels(path, names, len(keys)), keys, strict=True)
@@ -125,6 +116,18 @@ def _read_text(path: Path, text: TextFormat, storage: Storage) -> Source:
         ),
         warnings=() if start is None else _mixed_columns(start, details, text.decimal),
     )
+
+
+def _without_numbers(path: Path, text: TextFormat) -> DataError:
+    """Return the error for a text file without a column of numbers."""
+    columns = [k for k, cell in enumerate(text.start[0] if text.start else []) if DATA_FILE.search(cell)]
+    if columns and text.has_header:
+        found = f"names data files in its column {text.head[columns[0]]}"
+        return DataError(f"{path}: {found}, and a table of samples needs a column file; rename this column")
+    need = "need a row per event; if the table has no events, give the data files instead of their folder"
+    cells = _texts([row[0] for row in text.start if row], text.decimal)
+    example = f" (row {cells[0][0] + 1} starts with {quoted(cells[0][1])})" if cells else ""
+    return DataError(f"{path}: found no column of numbers{example}, {need}")
 
 
 def _clock_offsets(start: Any, numeric: Sequence[str], details: Sequence[Channel]) -> list[float]:
