@@ -15,8 +15,7 @@ mixture; and `dpmix gate --types`. In both sets of euroflow the scatter channels
 **missing**: each row with 0.5% of the events is removed. `caught` is the share of its events that become
 unknown, `lost` the share of other rows' events that become unknown without it, `fit` the share of its events
 that pass all cells of another row: no rule can tell these. `told` is the share that is unknown or in a row
-with a cell that is contradicted or suspect only without the row: a reader is told that a type may have no
-row.
+with a cell that is contradicted or suspect only without the row: dpmix reports that a type may have no row.
 
 **signs**: up to 20 cells of each table, drawn at random, get the opposite sign, one at a time. `found` is the
 number that is contradicted or suspect, `others` the number of other cells that are so only with the wrong

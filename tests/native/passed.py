@@ -24,9 +24,12 @@ INPUTS = (
     "tests/cuda_on_cpu/*.*",
     "tests/engines/engine_contract.py",
     "tests/engines/test_cpu_*.py",
+    "tests/engines/test_cuda_commands.py",
     "tests/engines/test_cuda_compile.py",
     "tests/engines/test_cuda_sanitizers.py",
     "tests/engines/test_exact.py",
+    "tests/explore/test_posterior.py",
+    "tests/populations/test_averages.py",
 )
 
 

@@ -81,7 +81,7 @@ class _Fitted:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What gives the events of a draw their types.
+    """Shares of the types in the components of a draw, and the thresholds that go with them.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class _Rule:
 
 @dataclass(frozen=True)
 class _Model:
-    """What gives events their types.
+    """The fitted table, and the rules of all draws: they give events their types.
 
     Attributes
     ----------

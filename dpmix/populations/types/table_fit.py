@@ -57,7 +57,7 @@ class TableFit:
     def evidence(self, markers: tuple[Marker, ...], values: Array) -> Array:
         """Return F of events [N, M] by some of its markers, float64 [N, R + 1], up to a factor of each event.
 
-        `markers` are those of the fit, `soft`, or markers whose thresholds were moved.
+        `markers`: of the fit, soft, or with moved thresholds.
         """
         logs = np.pad(log_factors(markers, values, self.right), [(0, 0), (0, 1)])
         found: Array = np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), LEAST_LOG))
