@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from dpmix.populations.tree.tree import mode_moments
 from dpmix.populations.tree.valleys import (
-    FAR,
     LEAST_EVENTS,
     QUARTILES,
     VALLEY,
@@ -93,11 +92,22 @@ def test_one_skewed_population_in_two_parts_has_no_valley() -> None:
     assert separation(first, second).between(FIRST, SECOND) < 2.1
 
 
+def test_the_far_tail_of_a_population_has_no_valley() -> None:
+    """Its mean is more than six standard deviations away."""
+    random = np.random.default_rng(4)
+    events = np.column_stack([random.exponential(size=100_000), random.normal(size=100_000)])
+    first, second = split(events, 6.5)
+    apart = separation(first, second)
+    assert len(second) >= LEAST_EVENTS
+    assert apart.of_means(FIRST, SECOND) > 6.0
+    assert apart.between(FIRST, SECOND) < 2.1
+
+
 def test_far_populations_and_small_ones_have_the_distance_of_their_means() -> None:
     random = np.random.default_rng(5)
     first = random.normal(size=(5_000, 2))
     first = (first - first.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(first.T, bias=True))).T
-    for distance, size in ((2.2, LEAST_EVENTS - 1), (FAR + 1.0, 5_000)):
+    for distance, size in ((2.2, LEAST_EVENTS - 1), (7.0, 5_000)):
         second = first[:size] - first[:size].mean(axis=0)
         second = second @ np.linalg.inv(np.linalg.cholesky(np.cov(second.T, bias=True))).T
         found = separation(first, second + np.array([distance, 0.0])).between(FIRST, SECOND)

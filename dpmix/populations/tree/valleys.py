@@ -25,7 +25,6 @@ from dpmix.model.mixture import Array, Floats, Ints
 LEAST_EVENTS = 30  # of each population; the valley between fewer events is not measured
 NO_VALLEY, MEASURABLE = 2.0, 4.0  # distances of two equal normals: no valley up to the first
 VALLEY = 1.14  # a valley as deep as between two normals at 1.14 times a distance allows this distance
-FAR = 6.0  # distance of means from which on the valley is not measured
 BANDWIDTH = 0.72  # of the kernel, times sd n^(-1/5): four fifths of Silverman (1986, eq. 3.31), for two peaks
 QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in standard deviations
 BINS = 100  # of the histogram, between the means of two populations
@@ -76,11 +75,11 @@ class Separation:
         """Return the distance between the populations of some modes and of others, each bool [L].
 
         The distance of the means is Mahalanobis's, with the mean of the covariances. It alone counts where
-        the valley is not measured: where one population has fewer than 30 events, and where the means are 6
-        standard deviations apart or more.
+        one population has fewer than 30 events. (When it also counted from 6 standard deviations on, the
+        far tail of a bent population was one of its own.)
         """
         of_means, direction = self._apart(one, other)
-        if of_means >= FAR or not self.measures_valley(one, other):
+        if not self.measures_valley(one, other):
             return of_means
         return _corrected(of_means, self._profile(one, other, direction))
 
