@@ -420,12 +420,13 @@ def test_an_event_that_passes_all_cells_of_a_row_is_not_unknown() -> None:
     assert wrong[2] > 0.7  # when all of it goes to unknown
 
 
-def test_events_pass_all_cells_of_a_row_with_the_product() -> None:
+def test_events_pass_all_cells_of_a_row() -> None:
     levels = np.concatenate([table(np.array([[1, 0], [1, 1]])), np.ones((1, 2, 4), bool)])
     levels[1, 1] = True
     markers = fit_levels(*blood(np.random.default_rng(1), (500, 500), np.array([[1, 0], [1, 1]])), levels)
     values = np.array([[3.0, 0.0], [3.0, 3.0], [0.0, 1.4]])
-    first, second = (markers[m].passes(values[:, m], 0) for m in (0, 1))
+    odds = [p / (1.0 - p) for p in (markers[m].passes(values[:, m], 0) for m in (0, 1))]
+    first, second = (own**2 / (1.0 + own**2) for own in odds)
     found = all_cells_passed(markers, values)
     np.testing.assert_allclose(found[:, 0], first * second)
     np.testing.assert_allclose(found[:, 1], first)  # silent in the second marker

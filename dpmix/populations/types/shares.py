@@ -42,9 +42,13 @@ its marker have a background there, while a population that fails two cells is o
 other cells, naive CD4 T cells were unknown where the table says CD45RA - for CD4 T cells; with none, removed
 rows of large tables went to others from which they differ in two cells.) What a row does not explain of its
 part of P(r | x) goes to its parent, as far as the parent explains it. Of what is left, the share max pi_r(x)
-goes to rows, in proportion to pi_r(x) P(r | x), with pi_r(x) the product of q over all cells of row r: the
-probability that x passes them all. The rest goes to unknown. (When all of it did, events of rare types that
-pass all cells of their row became unknown in the components of frequent types.)
+goes to rows, in proportion to pi_r(x) P(r | x), and the rest to unknown, with
+
+    pi_r(x) = prod q^2 / (q^2 + (1 - q)^2)
+
+over all cells of row r. (When all of it went to unknown, events of rare types that pass all cells of their row
+became unknown in the components of frequent types. With the product of q, more events of a type without a row
+got the name of a row: they are near a threshold.)
 
 N events, R rows, M markers, T draws, K components, P populations.
 """
@@ -194,7 +198,13 @@ def all_cells_passed(markers: tuple[Marker, ...], values: Array) -> Array:
     found = np.tile(np.where(silent.all(axis=0), 0.0, 1.0), (len(values), 1))
     for m, marker in enumerate(markers):
         for r, passed in each_cell(marker, values[:, m], ~marker.silent):
-            found[:, r] *= passed
+            found[:, r] *= _clear(passed)
+    return found
+
+
+def _clear(passed: Array) -> Array:
+    """Return probabilities of passing a cell moved away from 1/2: q^2 / (q^2 + (1 - q)^2)."""
+    found: Array = passed**2 / (passed**2 + (1.0 - passed) ** 2)
     return found
 
 
@@ -216,7 +226,7 @@ def component_fits(
         for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
             for k, own in enumerate(labels):
                 mean = np.bincount(own, passed, n_components) / np.maximum(sizes[k], 1)
-                factor = np.where(sizes[k] > 0, mean**2 / (mean**2 + (1.0 - mean) ** 2), 1.0)
+                factor = np.where(sizes[k] > 0, _clear(mean), 1.0)
                 _multiply(fits[k, :, r], factor, None if tells[r, m] else least[k, :, r])
     return fits
 
