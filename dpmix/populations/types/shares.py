@@ -46,9 +46,9 @@ goes to rows, in proportion to pi_r(x) P(r | x), and the rest to unknown, with
 
     pi_r(x) = prod q^2 / (q^2 + (1 - q)^2)
 
-over all cells of row r. (When all of it went to unknown, events of rare types that pass all cells of their row
-became unknown in the components of frequent types. With the product of q, more events of a type without a row
-got the name of a row: they are near a threshold.)
+over all cells of row r. (When all of it went to unknown, events of rare types that pass all cells of their
+row became unknown in the components of frequent types. With the product of q, more events of a type without a
+row, which are near a threshold, got the name of a row.)
 
 N events, R rows, M markers, T draws, K components, P populations.
 """
