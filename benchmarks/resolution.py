@@ -340,9 +340,8 @@ def battery_sentence(label: str, rows: dict[str, Row]) -> str:
     missed = [name for name, row in rows.items() if row["events"] >= 50 and not row["found"]]
     added = [f"{name} ({row['added']})" for name, row in rows.items() if row["added"]]
     measured = f"{len(design & set(rows))} of the {len(design)} cases of the default design"
-    others = f"{len(set(rows) - design)} of an earlier one with 8 cases of each kind"
     return (
-        f"\nSmall populations, *{label}*: {measured}, and {others}. Of 50 events or more, not found: "
+        f"\nSmall populations, *{label}*: {measured}. Of 50 events or more, not found: "
         f"{'; '.join(missed) or 'none'}. With added populations: {'; '.join(added) or 'none'}."
     )
 
