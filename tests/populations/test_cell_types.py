@@ -13,7 +13,6 @@ from dpmix.populations.types.levels import fit_levels
 from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling
 from dpmix.populations.types.shares import (
     Fits,
-    all_cells_passed,
     barred_rows,
     component_fits,
     component_shares,
@@ -221,8 +220,8 @@ def typed(
     if not_others:
         others[:] = False
     of_components = component_fits(markers, values, counting, others, [labels], n)[0]
-    of_events = event_fits(markers, values, counting, others)
-    fits = Fits(of_events, of_components, all_cells_passed(markers, values))
+    of_events, passed = event_fits(markers, values, counting, others)
+    fits = Fits(of_events, of_components, passed)
     shares = component_shares(own, labels, n)
     found = event_shares(np.eye(n)[labels], shares, own, None if whole else fits, [-1] * len(levels))
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
@@ -285,7 +284,7 @@ def test_the_least_factor_of_the_other_cells_is_left_out(
     tells, others = np.zeros((2, 2, 4), bool)
     tells[:, 0], others[:, 1:] = True, True
     places = 3.0 * np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 0, 0], [0, 1, 1, 1]])
-    fits = event_fits(markers, places, tells, others)[:, 0]
+    fits = event_fits(markers, places, tells, others)[0][:, 0]
     kinds = component_fits(markers, places, tells, others, [np.arange(5)], 6)[0][:, 0]
     expected = [1, not wrong, not wrong, 0, 0]
     np.testing.assert_allclose(fits, expected, atol=0.02)
@@ -427,7 +426,7 @@ def test_events_pass_all_cells_of_a_row() -> None:
     values = np.array([[3.0, 0.0], [3.0, 3.0], [0.0, 1.4]])
     odds = [p / (1.0 - p) for p in (markers[m].passes(values[:, m], 0) for m in (0, 1))]
     first, second = (own**2 / (1.0 + own**2) for own in odds)
-    found = all_cells_passed(markers, values)
+    found = event_fits(markers, values, *np.zeros((2, 3, 2), bool))[1]
     np.testing.assert_allclose(found[:, 0], first * second)
     np.testing.assert_allclose(found[:, 1], first)  # silent in the second marker
     assert not found[:, 2].any()  # a row without cells passes nothing

@@ -16,7 +16,7 @@ N events, S samples, R rows, M markers of the table that are in the panel, T dra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -206,17 +206,19 @@ def assign_types(
     progress = ProgressLog("cell types", len(events.values))
     each = np.arange(found.run.n_components)
     with closing(task.make_engine(events.values)) as engine:
-        for sample, start, stop in _blocks(events.sample_starts):
+        for sample, (first, end) in enumerate(pairwise(events.sample_starts.tolist())):
             own = task.own_terms(found, sample, own_terms)
-            mixtures = (found.mixture_of(t, own) for t in some.draws.tolist())
-            memberships = (engine.memberships(mixture, each, start, stop)[0] for mixture in mixtures)
-            values = events.all_values(np.arange(start, stop))[:, at]
-            like_cells = artefacts.of_events(slice(start, stop), len(events.values))
-            names, sums = model.types_of(values, memberships, like_cells)
-            counts[:, sample] += sums
-            decided = decide(names, table.parents, table.types, certainty)
-            of_event[start:stop], probability[start:stop] = decided
-            progress.add(stop - start)
+            for start in range(first, end, BLOCK):
+                stop = min(start + BLOCK, end)
+                mixtures = (found.mixture_of(t, own) for t in some.draws.tolist())
+                memberships = (engine.memberships(mixture, each, start, stop)[0] for mixture in mixtures)
+                values = events.all_values(np.arange(start, stop))[:, at]
+                like_cells = artefacts.of_events(slice(start, stop), len(events.values))
+                names, sums = model.types_of(values, memberships, like_cells)
+                counts[:, sample] += sums
+                decided = decide(names, table.parents, table.types, certainty)
+                of_event[start:stop], probability[start:stop] = decided
+                progress.add(stop - start)
     proportions, mean = type_proportions(counts, included(table), task.config.seed)
     return Types(
         table=table,
@@ -292,13 +294,6 @@ def _model(
         learnt = tuple(component_shares(evidence[which], own, n_components, True, one[t]) for one in barred)
         counting.append(_Rule(which, learnt, counting_fits[k]))
     return _Model(fit, sets, naming, counting, parent_rows(table))
-
-
-def _blocks(starts: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of the sample, the first event and the end of each block of events."""
-    for sample, (first, end) in enumerate(pairwise(starts.tolist())):
-        for start in range(first, end, BLOCK):
-            yield sample, start, min(start + BLOCK, end)
 
 
 def _suspect(

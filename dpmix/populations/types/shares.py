@@ -172,8 +172,8 @@ def event_fits(
     values: Array,
     tells: npt.NDArray[np.bool_],
     others: npt.NDArray[np.bool_],
-) -> Array:
-    """Return k_r(x), how far events pass the cells that count, float64 [N, R].
+) -> tuple[Array, Array]:
+    """Return how far events pass the cells that count, and whether they pass all cells.
 
     Parameters
     ----------
@@ -183,23 +183,24 @@ def event_fits(
         Cells that divide similar types.
     others : bool [R, M]
         Other cells that count, but for one.
+
+    Returns
+    -------
+    fits : float64 [N, R]
+        k_r(x).
+    all_cells : float64 [N, R]
+        pi_r(x); 0 for a row without cells.
     """
-    fits, least = np.ones((2, len(values), len(tells)))
-    for m, marker in enumerate(markers):
-        for r, passed in each_cell(marker, values[:, m], tells[:, m] | others[:, m]):
-            factor = np.minimum(1.0, TELLS * passed)
-            _multiply(fits[:, r], factor, None if tells[r, m] else least[:, r])
-    return fits
-
-
-def all_cells_passed(markers: tuple[Marker, ...], values: Array) -> Array:
-    """Return pi_r(x) of events [N, M], float64 [N, R]; it is 0 for a row without cells."""
     silent = np.array([marker.silent for marker in markers])
-    found = np.tile(np.where(silent.all(axis=0), 0.0, 1.0), (len(values), 1))
+    fits, least = np.ones((2, len(values), len(tells)))
+    all_cells = np.tile(np.where(silent.all(axis=0), 0.0, 1.0), (len(values), 1))
     for m, marker in enumerate(markers):
         for r, passed in each_cell(marker, values[:, m], ~marker.silent):
-            found[:, r] *= _clear(passed)
-    return found
+            all_cells[:, r] *= _clear(passed)
+            if tells[r, m] or others[r, m]:
+                factor = np.minimum(1.0, TELLS * passed)
+                _multiply(fits[:, r], factor, None if tells[r, m] else least[:, r])
+    return fits, all_cells
 
 
 def _clear(passed: Array) -> Array:

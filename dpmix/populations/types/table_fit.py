@@ -16,7 +16,7 @@ from dpmix.populations.events.medians import evenly
 from dpmix.populations.types.cells import assess_cells, other_cells
 from dpmix.populations.types.levels import levels_of_draws
 from dpmix.populations.types.markers import Bools, Marker, log_factors, telling, with_base
-from dpmix.populations.types.shares import all_cells_passed, component_fits, event_fits
+from dpmix.populations.types.shares import component_fits, event_fits
 
 LEVELS_FITTED = 15_000  # events from which levels are computed
 LEAST_LOG = -60.0  # of the evidence for a row, next to that for the best
@@ -65,8 +65,7 @@ class TableFit:
 
     def event_fits(self, markers: tuple[Marker, ...], values: Array) -> tuple[Array, Array]:
         """Return k_r(x) and pi_r(x) of events [N, M], float64 [N, R] each (`Fits`)."""
-        fits = event_fits(markers, values, self.tells, self.others)
-        return fits, all_cells_passed(markers, values)
+        return event_fits(markers, values, self.tells, self.others)
 
     def component_fits(
         self, markers: tuple[Marker, ...], values: Array, labels: Sequence[Ints], n_components: int
