@@ -13,13 +13,16 @@ Student t distribution, because a marker that is off in most samples only varies
 kind; or from one kind where the responses are few. Given these scales and the outliers, all coefficients are
 jointly normal and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The
 scales of a response are integrated by importance sampling at quasi-random points of a Student t distribution
-that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). The distributions of the kinds are set
-to their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004, Stat.
-Appl. Genet. Mol. Biol. 3:3). The same input gives the same numbers.
+that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). Locations and shares of the kinds are
+set to their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004,
+Stat. Appl. Genet. Mol. Biol. 3:3). The spread of a kind is averaged over its posterior, because equal scales
+and scales that differ a little can fit alike, and the chance of a false discovery depends on which is true.
+Responses that vary together count as fewer (`_independence`). The same input gives the same numbers.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import dataclass
 
@@ -34,7 +37,8 @@ MOST_OUTLIERS = 2  # candidates in a response; all subsets are compared
 LEAST_SAMPLES = 12  # for outliers without pairs
 VARIABILITY_SD = 0.3  # of gamma
 KIND_FREE = 4.0  # degrees of freedom of log scales in a kind (Lange et al. 1989, JASA 84:881)
-SHAPE, SPREAD = 3.0, 0.5  # prior of the spread of log scales in a kind: as much as 3 responses with this sd
+SPREAD = 2.0  # scale of the Rayleigh prior of the spread (root mean square) of log scales in a kind
+STEPS = np.log(2.0) * np.arange(-4.0, 2.5, 0.5)  # logarithms of its values, from the mode
 LEAST_RESPONSES = 20  # for two kinds
 POINTS, EM_STEPS = 128, 20
 FEW_ROUNDS, ROUNDS = 8, 12  # with `POINTS`, and with four times as many for the last
@@ -115,8 +119,8 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     """
     y, v = values.T, np.nan_to_num(variances).T
     cube = _Likelihood(y, v, predictors)
-    centre, root = cube.start()
-    kinds = _Kinds(centre, cube.n_scales, np.nanmean(y, axis=1))
+    centre, root, share = cube.start()
+    mode = kinds = _Kinds(centre, cube.n_scales, np.nanmean(y, axis=1), share)
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
         # New points in each round, seeded by its number: the same input gives the same numbers.
@@ -130,9 +134,11 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
         logs = cube.evaluate(theta, outliers)
         # The likelihoods do not depend on the kinds, and many steps cost little next to the evaluation above.
         for _ in range(EM_STEPS):
-            joint = logs + (kinds.log_density(theta) - proposal)[:, :, None]
-            weights = _normalise(joint)
-            kinds.update(theta, weights.sum(axis=2))
+            joint = logs + (mode.log_density(theta) - proposal)[:, :, None]
+            mode.update(theta, _normalise(joint).sum(axis=2))
+        kinds = mode.averaged(theta, np.logaddexp.reduce(logs, axis=2) - proposal)
+        joint = logs + (kinds.log_density(theta) - proposal)[:, :, None]
+        weights = _normalise(joint)
         effective = 1.0 / (weights.sum(axis=2) ** 2).sum(axis=1)
         if round_ > max(CHOICES) and effective.min() > ENOUGH:
             break
@@ -160,14 +166,17 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
 class _Kinds:
     """Distribution of the scales of all responses: a mixture of one or two Student t distributions."""
 
-    def __init__(self, centre: Array, n_scales: int, levels: Array) -> None:
-        self.n_scales, self.middle = n_scales, centre[:, :n_scales].mean(axis=0)
+    def __init__(self, centre: Array, n_scales: int, levels: Array, share: float) -> None:
+        self.n_scales, self.middle, self.share = n_scales, centre[:, :n_scales].mean(axis=0), share
         self.levels = (levels - levels.mean()) / max(levels.std(), 1e-9)
         number = 2 if len(centre) >= LEAST_RESPONSES else 1
         ends = np.quantile(centre[:, :n_scales], (0.1, 0.9) if number == 2 else (0.5,), axis=0)
         self.means, self.sds = ends, np.full(ends.shape, 1.0)
         self.shares = np.full(number, 1.0 / number)
+        self.counts = share * len(centre) * self.shares
         self.level_means, self.level_sds = np.zeros(number), np.ones(number)
+        # Multiples of the spreads, and the logarithms of their probabilities, [steps] and [steps, kinds].
+        self.steps, self.step_logs = np.zeros(1), np.zeros((1, number))
 
     def _squares(self, theta: Array) -> Array:
         """Return squared distances of points from the kinds, in their scales, float64 [Q, N, kinds]."""
@@ -177,10 +186,18 @@ class _Kinds:
     def _each(self, theta: Array) -> Array:
         of_level = 0.5 * ((self.levels[:, None] - self.level_means) / self.level_sds) ** 2
         own = np.log(self.shares / self.level_sds) - of_level  # [Q, kinds]
+        squares = self._squares(theta)
+        each = np.full(squares.shape, -np.inf)
+        for step, logs in zip(self.steps, self.step_logs, strict=True):
+            each = np.logaddexp(each, logs + self._log_t(squares, step))
+        return own[:, None] + each
+
+    def _log_t(self, squares: Array, step: float) -> Array:
+        """Return log densities of scales in the kinds, whose spreads are exp(step) times the mode."""
         power = -0.5 * (KIND_FREE + self.n_scales)
-        spread = np.log(self.sds).sum(axis=-1)
-        each: Array = own[:, None] + power * np.log1p(self._squares(theta) / KIND_FREE) - spread
-        return each
+        spread = np.log(self.sds).sum(axis=-1) + self.n_scales * step
+        logs: Array = power * np.log1p(squares * np.exp(-2.0 * step) / KIND_FREE) - spread
+        return logs
 
     def probabilities(self, theta: Array) -> Array:
         """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
@@ -203,20 +220,47 @@ class _Kinds:
         weights : float64 [Q, N]
         """
         own = weights[..., None] * self.probabilities(theta)  # [Q, N, kinds]
-        counts = own.sum(axis=(0, 1))
-        near = own * (KIND_FREE + self.n_scales) / (KIND_FREE + self._squares(theta))
+        by_response = own.sum(axis=1)  # [Q, kinds]
+        sizes = by_response.sum(axis=0)
+        self.counts = self.share * sizes
+        near = self.share * own * (KIND_FREE + self.n_scales) / (KIND_FREE + self._squares(theta))
         scales = theta[..., : self.n_scales]
         # One response far away in the prior of a mean, so that an empty kind stays where it can be.
         sums = np.einsum("qnk,qni->ki", near, scales) + 0.1 * self.middle
         self.means = sums / (near.sum(axis=(0, 1)) + 0.1)[:, None]
         squares = np.einsum("qnk,qnki->ki", near, (scales[:, :, None] - self.means) ** 2)
-        self.sds = np.sqrt((squares + SHAPE * SPREAD**2) / (counts + SHAPE)[:, None])
-        self.shares = (counts + 1.0) / (counts + 1.0).sum()
-        by_response = own.sum(axis=1)  # [Q, kinds]
-        self.level_means = self.levels @ by_response / (counts + 0.1)
+        # One more response with a spread of 1, also for the levels, so that no kind has a spread of 0.
+        self.sds = np.sqrt((squares + 1.0) / (self.counts + 1.0)[:, None])
+        self.shares = (sizes + 1.0) / (sizes + 1.0).sum()
+        self.level_means = self.levels @ by_response / (sizes + 0.1)
         squares = (self.levels[:, None] - self.level_means) ** 2
-        of_level = (squares * by_response).sum(axis=0) + SHAPE * SPREAD**2
-        self.level_sds = np.sqrt(of_level / (counts + SHAPE))
+        self.level_sds = np.sqrt(((squares * by_response).sum(axis=0) + 1.0) / (sizes + 1.0))
+
+    def averaged(self, theta: Array, logs: Array) -> _Kinds:
+        """Return kinds whose spreads are averaged over their posteriors, each with the others at the mode.
+
+        Parameters
+        ----------
+        theta : float64 [Q, N, dims]
+        logs : float64 [Q, N]
+            Log likelihoods, less the log densities of the proposals.
+        """
+        squares, each = self._squares(theta), self._each(theta)
+        found = np.zeros((len(STEPS), len(self.shares)))
+        for k in range(len(self.shares)):
+            moved = each.copy()
+            for i, step in enumerate(STEPS):
+                change = self._log_t(squares, step) - self._log_t(squares, 0.0)
+                moved[..., k] = each[..., k] + change[..., k]
+                joint = logs + np.logaddexp.reduce(moved, axis=-1)
+                # The Rayleigh density, for steps of equal size in the logarithm.
+                prior = 2.0 * step - 0.5 * (self.sds[k] ** 2).mean() * np.exp(2.0 * step) / SPREAD**2
+                found[i, k] = prior + self.share * np.logaddexp.reduce(joint, axis=1).sum()
+        averaged = copy.copy(self)
+        averaged.steps, averaged.step_logs = STEPS, found - np.logaddexp.reduce(found, axis=0)
+        # A new response differs from the mean of its kind by the spread, and by the error of that mean.
+        averaged.sds = self.sds * np.sqrt(1.0 + 1.0 / (self.counts + 0.1))[:, None]
+        return averaged
 
 
 class _Likelihood:
@@ -240,15 +284,15 @@ class _Likelihood:
         self.n_fixed = 1 + predictors.fixed.shape[1]
         self.n_scales = 1 + predictors.n_terms
 
-    def start(self) -> tuple[Array, Array]:
-        """Return first centres [Q, dims] and roots [Q, dims, dims] of the proposals."""
+    def start(self) -> tuple[Array, Array, float]:
+        """Return first centres [Q, dims] and roots [Q, dims, dims] of the proposals, and `_independence`."""
         q, dims = len(self.y), self.n_scales + self.predictors.variability.shape[1]
         whole = np.column_stack([self.b[:, : self.n_fixed], self.predictors.random])
-        centre = np.zeros((q, dims))
+        centre, residuals = np.zeros((q, dims)), np.zeros(self.y.shape)
         for j in range(q):
             own = self.there[j]
             y, x = self.y[j, own], whole[own]
-            residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+            residual = residuals[j, own] = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
             free = max(len(y) - np.linalg.matrix_rank(x), 1)
             # At least a tenth of the spread of the values: a saturated fit has no residual to start from.
             typical = np.sqrt(max((residual**2).sum() / free, 1e-2 * y.var(), 1e-12))
@@ -257,7 +301,7 @@ class _Likelihood:
         root = np.broadcast_to(
             np.diag([1.0] * self.n_scales + [VARIABILITY_SD] * (dims - self.n_scales)), (q, dims, dims)
         )
-        return centre, root
+        return centre, root, _independence(residuals, len(whole) - np.linalg.matrix_rank(whole))
 
     def _precisions(self, theta: Array, outliers: Bools, own: Ints) -> Array:
         """Return the precisions of values, float64 [K, S]; 0 where a value is unknown."""
@@ -363,6 +407,30 @@ class _Likelihood:
         covariances = np.asarray(np.linalg.inv(inner), np.float64)
         n = self.n_fixed
         return means[:, :n].reshape(q, t, n), covariances[:, :n, :n].reshape(q, t, n, n)
+
+
+def _independence(residuals: Array, free: int) -> float:
+    """Return the effective number of responses as a share of their number.
+
+    Logarithms of the estimated variances of two responses have nearly the squared correlation of the
+    responses, and the mean of Q values with a mean correlation r is as exact as Q / (1 + (Q - 1) r) independent
+    ones (Kish 1965, Survey Sampling, section 5.4).
+
+    Parameters
+    ----------
+    residuals : float64 [Q, S]
+        0 where unknown.
+    free : int
+        Degrees of freedom of a response.
+    """
+    q = len(residuals)
+    if q < 2 or free < 2:
+        return 1.0
+    unit = residuals / np.maximum(np.linalg.norm(residuals, axis=1), 1e-300)[:, None]
+    squared = (((unit.T @ unit) ** 2).sum() - q) / (q * (q - 1))
+    # Independent responses have squared correlations of 1 / free by chance.
+    shared = max(0.0, (squared - 1.0 / free) / (1.0 - 1.0 / free))
+    return float(1.0 / (1.0 + (q - 1) * shared))
 
 
 def _points(dims: int, seed: int, number: int) -> tuple[Array, Array]:

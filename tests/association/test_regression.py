@@ -190,3 +190,70 @@ def test_the_fourth_of_a_group_is_no_outlier(monkeypatch: pytest.MonkeyPatch) ->
     assert tail_of_three_donors() > 0.01
     monkeypatch.setattr(regression, "LEAST_SAMPLES", 0)
     assert tail_of_three_donors() < 0.001
+
+
+def test_the_spread_of_a_kind_has_its_posterior() -> None:
+    """Scales that are known exactly: the Rayleigh prior times t densities, with the kind at its mode."""
+    random = np.random.default_rng(5)
+    scales = 0.4 * random.standard_normal((15, 1, 2))
+    kinds = regression._Kinds(scales[:, 0], 2, np.zeros(15), 0.6)
+    for _ in range(20):
+        kinds.update(scales, np.ones((15, 1)))
+    made = kinds.averaged(scales, np.zeros((15, 1)))
+    logs = []
+    for step in regression.STEPS:
+        sds = kinds.sds[0] * np.exp(step)
+        form = stats.multivariate_t(kinds.means[0], np.diag(sds**2), df=regression.KIND_FREE)
+        root = np.sqrt((sds**2).mean())
+        # The density of a logarithm has one factor more than that of the value.
+        prior = stats.rayleigh.logpdf(root, scale=regression.SPREAD) + np.log(root)
+        logs.append(prior + 0.6 * form.logpdf(scales[:, 0]).sum())
+    np.testing.assert_allclose(made.step_logs[:, 0], logs - np.logaddexp.reduce(logs), atol=1e-9)
+    np.testing.assert_allclose(made.sds, kinds.sds * np.sqrt(1.0 + 1.0 / (0.6 * 15 + 0.1)))
+
+
+def test_copies_of_a_response_count_once() -> None:
+    random, free = np.random.default_rng(2), 40
+    apart = random.standard_normal((30, free))
+    assert regression._independence(apart, free) > 0.7
+    assert regression._independence(np.repeat(apart[:6], 5, axis=0), free) == pytest.approx(0.2, rel=0.15)
+    assert regression._independence(np.repeat(apart[:1], 30, axis=0), free) == pytest.approx(1.0 / 30.0)
+    assert regression._independence(apart[:, :1], 1) == regression._independence(apart[:1], free) == 1.0
+
+
+def tail_of_copies() -> float:
+    """Return the median p-value of 30 responses that are nearly the same one, whose t test has p = 0.016.
+
+    What all of them vary by is learned from eight samples, however many the responses are.
+    """
+    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    one = np.random.default_rng(3).standard_normal((8, 1))
+    one -= columns.fixed @ np.linalg.lstsq(columns.fixed, one, rcond=None)[0]
+    one += columns.fixed * 3.3 * one.std() * np.sqrt(8.0 / 6.0 / 2.0)
+    y = one + 0.03 * np.random.default_rng(4).standard_normal((8, 30))
+    assert 0.012 < np.median(stats.ttest_ind(y[::2], y[1::2]).pvalue) < 0.02
+    return float(np.median(scores(fit(y, np.full(y.shape, 1e-4), columns), np.zeros(30))[1]))
+
+
+def test_responses_that_vary_together_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tail_of_copies() > 0.008
+    monkeypatch.setattr(regression, "_independence", lambda *_: 1.0)
+    assert tail_of_copies() < 0.004
+
+
+def power_of_equal_scales() -> float:
+    """Return the share of effects of 3.6 standard errors with p < 0.001, in responses with equal scales."""
+    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    truth, found = np.where(np.arange(19) % 6 == 0, 3.6 * np.sqrt(0.5), 0.0), []
+    for seed in range(40):
+        y = np.random.default_rng(seed).standard_normal((8, 19)) + columns.fixed * truth
+        found.append(scores(fit(y, np.full(y.shape, 1e-4), columns), np.zeros(19))[1][truth != 0.0])
+    return float((np.concatenate(found) < 1e-3).mean())
+
+
+@pytest.mark.slow
+def test_equal_scales_are_found_to_be_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the spread at its mode, scales seem to differ, and effects of few samples are not found."""
+    assert power_of_equal_scales() > 0.38
+    monkeypatch.setattr(regression._Kinds, "averaged", lambda self, theta, logs: self)
+    assert power_of_equal_scales() < 0.32
