@@ -412,9 +412,9 @@ class _Likelihood:
 def _independence(residuals: Array, free: int) -> float:
     """Return the effective number of responses as a share of their number.
 
-    Logarithms of the estimated variances of two responses have nearly the squared correlation of the
-    responses, and the mean of Q values with a mean correlation r is as exact as Q / (1 + (Q - 1) r) independent
-    ones (Kish 1965, Survey Sampling, section 5.4).
+    The estimated log variances of two responses have nearly the squared correlation of the responses, and the
+    mean of Q values with a mean correlation r is as exact as the mean of Q / (1 + (Q - 1) r) independent ones
+    (Kish 1965, Survey Sampling, section 5.4).
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ Array = np.ndarray
 DONORS, RESPONSES = 6, 120
 ON = np.arange(RESPONSES) % 3 == 0
 NONE = np.zeros(0, np.int64)
+GROUPS = (np.arange(8.0) % 2.0 - 0.5)[:, None]  # two groups of four samples, in turn
 
 
 def test_the_integrand_is_the_restricted_likelihood() -> None:
@@ -144,7 +145,7 @@ def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array
     """
     monkeypatch.setattr(regression, "KIND_FREE", kind_free)
     monkeypatch.setattr(regression, "LEAST_SAMPLES", 0)
-    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    columns = Predictors(GROUPS, np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     number = np.arange(60)
     on, hopping = number < 20, (number >= 20) & (number < 30)
     found = []
@@ -226,7 +227,7 @@ def tail_of_copies() -> float:
 
     What all of them vary by is learned from eight samples, however many the responses are.
     """
-    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    columns = Predictors(GROUPS, np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     one = np.random.default_rng(3).standard_normal((8, 1))
     one -= columns.fixed @ np.linalg.lstsq(columns.fixed, one, rcond=None)[0]
     one += columns.fixed * 3.3 * one.std() * np.sqrt(8.0 / 6.0 / 2.0)
@@ -243,7 +244,7 @@ def test_responses_that_vary_together_are_not_certain(monkeypatch: pytest.Monkey
 
 def power_of_equal_scales() -> float:
     """Return the share of effects of 3.6 standard errors with p < 0.001, in responses with equal scales."""
-    columns = Predictors((np.arange(8) % 2 - 0.5)[:, None], np.zeros((8, 0)), NONE, np.zeros((8, 0)))
+    columns = Predictors(GROUPS, np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     truth, found = np.where(np.arange(19) % 6 == 0, 3.6 * np.sqrt(0.5), 0.0), []
     for seed in range(40):
         y = np.random.default_rng(seed).standard_normal((8, 19)) + columns.fixed * truth
