@@ -10,7 +10,8 @@ import numpy as np
 from scipy import special, stats
 
 from dpmix.association.design import Contrast
-from dpmix.association.regression import ENOUGH, RegressionFit
+from dpmix.association.proposals import ENOUGH
+from dpmix.association.regression import RegressionFit
 from dpmix.model.mixture import Array, Ints
 from dpmix.populations.events.estimates import INTERVAL
 

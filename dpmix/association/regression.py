@@ -12,8 +12,8 @@ The logarithms of sigma and omega of all responses come from two kinds of respon
 Student t distribution, because a marker that is off in most samples only varies far more than others of its
 kind; or from one kind where the responses are few. Given these scales and the outliers, all coefficients are
 jointly normal and integrated out, which is the restricted likelihood (Harville 1974, Biometrika 61:383). The
-scales of a response are integrated by importance sampling at quasi-random points of a Student t distribution
-that adapts to the posterior (Cappe et al. 2008, Stat. Comput. 18:447). Locations and shares of the kinds are
+scales of a response are integrated by importance sampling at quasi-random points of proposals that adapt to
+the posterior (`dpmix.association.proposals`). Locations and shares of the kinds are
 set to their posterior mode by expectation maximisation, as in the empirical Bayes variances of Smyth (2004,
 Stat. Appl. Genet. Mol. Biol. 3:3). The spread of a kind is averaged over its posterior, because equal scales
 and scales that differ a little can fit alike, and the chance of a false discovery depends on which is true.
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from dpmix.association.proposals import ENOUGH, Proposals
 from dpmix.model.mixture import Array, Ints
 
 OUTLIER_SHARE, OUTLIER_VARIANCE = 0.01, 100.0
@@ -43,10 +43,8 @@ LEAST_RESPONSES = 20  # for two kinds
 POINTS, EM_STEPS = 128, 20
 FEW_ROUNDS, ROUNDS = 8, 12  # with `POINTS`, and with four times as many for the last
 CHOICES = (0, 2)  # rounds that choose the candidates for outliers
-ENOUGH = 30.0  # effective points of an integral
 FORGOTTEN = 1e-8  # weight of the points that are not kept
 FARTHEST = 7.0  # scales are between exp(-7) and exp(7) standard deviations of a response
-TAILS, WIDEN = 5.0, 1.3  # degrees of freedom of the proposals, and their width relative to the posterior
 Bools = npt.NDArray[np.bool_]
 CHUNK = 200_000  # numbers in a temporary array, which stays in the cache
 
@@ -119,15 +117,15 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
     """
     y, v = values.T, np.nan_to_num(variances).T
     cube = _Likelihood(y, v, predictors)
-    centre, root, share = cube.start()
+    centre, share = cube.start()
     mode = kinds = _Kinds(centre, cube.n_scales, np.nanmean(y, axis=1), share)
+    proposals = Proposals.around(centre, kinds.moments(centre.shape[1])[1][0], len(kinds.means))
     outliers = np.zeros((len(y), 1, y.shape[1]), bool)
     for round_ in range(ROUNDS):
         # New points in each round, seeded by its number: the same input gives the same numbers.
-        base, heavy = _points(centre.shape[1], round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
-        # Wider than the posterior and with the tails of t, so that no single point holds most of the weight.
-        theta, inside = cube.within(centre[:, None] + WIDEN * np.einsum("qij,nj->qni", root, base))
-        proposal = heavy - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None] - inside
+        drawn, proposal = proposals.draw(round_, POINTS if round_ < FEW_ROUNDS else 4 * POINTS)
+        theta, inside = cube.within(drawn)
+        proposal -= inside
         # Once for the first proposals, and again when these have moved to the scales of the responses.
         if round_ in CHOICES:
             outliers = cube.candidates(theta, kinds, proposal)
@@ -142,13 +140,12 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
         effective = 1.0 / (weights.sum(axis=2) ** 2).sum(axis=1)
         if round_ > max(CHOICES) and effective.min() > ENOUGH:
             break
-        # To a power below 1 where few points count: the covariance of one or two points would make the
-        # proposal collapse.
-        own = _temper(np.logaddexp.reduce(joint, axis=2))
-        centre = np.einsum("qn,qni->qi", own, theta)
-        moved = theta - centre[:, None]
-        covariance = np.einsum("qn,qni,qnj->qij", own, moved, moved)
-        root = np.linalg.cholesky(covariance + 1e-4 * np.eye(centre.shape[1]))
+        proposals = proposals.adapted(
+            theta,
+            np.logaddexp.reduce(joint, axis=2),
+            kinds.probabilities(theta),
+            *mode.moments(theta.shape[2]),
+        )
     usual = 1.0 - np.einsum("qm,qms->sq", weights.sum(axis=1), outliers)
     of_kinds = np.einsum("qn,qnk->qk", weights.sum(axis=2), kinds.probabilities(theta))
     flat = weights.reshape(len(y), -1)
@@ -190,7 +187,7 @@ class _Kinds:
         each = np.full(squares.shape, -np.inf)
         for step, logs in zip(self.steps, self.step_logs, strict=True):
             each = np.logaddexp(each, logs + self._log_t(squares, step))
-        return own[:, None] + each
+        return np.asarray(own[:, None] + each, np.float64)
 
     def _log_t(self, squares: Array, step: float) -> Array:
         """Return log densities of scales in the kinds, whose spreads are exp(step) times the mode."""
@@ -198,6 +195,11 @@ class _Kinds:
         spread = np.log(self.sds).sum(axis=-1) + self.n_scales * step
         logs: Array = power * np.log1p(squares * np.exp(-2.0 * step) / KIND_FREE) - spread
         return logs
+
+    def moments(self, dims: int) -> tuple[Array, Array]:
+        """Return means and standard deviations of the kinds, float64 [kinds, dims] each."""
+        others = ((0, 0), (0, dims - self.n_scales))
+        return np.pad(self.means, others), np.pad(self.sds, others, constant_values=VARIABILITY_SD)
 
     def probabilities(self, theta: Array) -> Array:
         """Return the probabilities of the kinds at each point, float64 [Q, N, kinds]."""
@@ -284,8 +286,8 @@ class _Likelihood:
         self.n_fixed = 1 + predictors.fixed.shape[1]
         self.n_scales = 1 + predictors.n_terms
 
-    def start(self) -> tuple[Array, Array, float]:
-        """Return first centres [Q, dims] and roots [Q, dims, dims] of the proposals, and `_independence`."""
+    def start(self) -> tuple[Array, float]:
+        """Return points to start from [Q, dims], and the result of `_independence`."""
         q, dims = len(self.y), self.n_scales + self.predictors.variability.shape[1]
         whole = np.column_stack([self.b[:, : self.n_fixed], self.predictors.random])
         centre, residuals = np.zeros((q, dims)), np.zeros(self.y.shape)
@@ -298,10 +300,7 @@ class _Likelihood:
             typical = np.sqrt(max((residual**2).sum() / free, 1e-2 * y.var(), 1e-12))
             centre[j, 0] = np.log(typical)
             centre[j, 1 : self.n_scales] = np.log(max(y.std(), 1e-6))
-        root = np.broadcast_to(
-            np.diag([1.0] * self.n_scales + [VARIABILITY_SD] * (dims - self.n_scales)), (q, dims, dims)
-        )
-        return centre, root, _independence(residuals, len(whole) - np.linalg.matrix_rank(whole))
+        return centre, _independence(residuals, len(whole) - np.linalg.matrix_rank(whole))
 
     def _precisions(self, theta: Array, outliers: Bools, own: Ints) -> Array:
         """Return the precisions of values, float64 [K, S]; 0 where a value is unknown."""
@@ -433,15 +432,6 @@ def _independence(residuals: Array, free: int) -> float:
     return float(1.0 / (1.0 + (q - 1) * shared))
 
 
-def _points(dims: int, seed: int, number: int) -> tuple[Array, Array]:
-    """Return points of the standard t distribution [N, dims], and their log densities after `WIDEN` [N]."""
-    uniforms = stats.qmc.Sobol(dims + 1, scramble=True, seed=seed).random(number)
-    chi = stats.chi2.ppf(uniforms[:, -1], TAILS)
-    base = stats.norm.ppf(uniforms[:, :-1]) / np.sqrt(chi / TAILS)[:, None]
-    logs = -0.5 * (TAILS + dims) * np.log1p((base**2).sum(axis=1) / TAILS)
-    return base, logs
-
-
 def _products(first: Array, second: Array) -> Array:
     """Return the products of all pairs of columns, float64 [S, A * B]."""
     return np.asarray((first[:, :, None] * second[:, None]).reshape(len(first), -1), np.float64)
@@ -451,18 +441,3 @@ def _normalise(logs: Array) -> Array:
     """Return weights that add up to 1 for each response, float64 [Q, N, M]."""
     weights = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
     return np.asarray(weights / weights.sum(axis=(1, 2), keepdims=True), np.float64)
-
-
-def _temper(logs: Array) -> Array:
-    """Return weights [Q, N] to a power of at most 1 at which at least `ENOUGH` points count."""
-    logs = logs - logs.max(axis=1, keepdims=True)
-    low, high = np.zeros((len(logs), 1)), np.ones((len(logs), 1))
-    power = high
-    for _ in range(20):
-        weights = np.exp(power * logs)
-        weights /= weights.sum(axis=1, keepdims=True)
-        few = (weights**2).sum(axis=1, keepdims=True) * ENOUGH > 1.0
-        low, high = np.where(few, low, power), np.where(few, power, high)
-        power = (low + high) / 2.0
-    weights = np.exp(low * logs)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float64)

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from dpmix.association import regression
-from dpmix.association.regression import ENOUGH, Predictors, RegressionFit, fit
+from dpmix.association.proposals import ENOUGH
+from dpmix.association.regression import Predictors, RegressionFit, fit
 
 Array = np.ndarray
 DONORS, RESPONSES = 6, 120

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dpmix.association.design import make_design
-from dpmix.association.study import run_study
+from dpmix.association.regression import _Likelihood
+from dpmix.association.study import median_responses, run_study
 from dpmix.config.data import DataConfig
 from dpmix.inputs.preprocess import prepare
 from dpmix.populations.events.medians import Medians
@@ -63,6 +64,15 @@ def test_b_cells_answer(gated: SampleDraws) -> None:
         assert low[q] < known < high[q], name
     # S6 of monocytes answers, too; NF-kB falls in all cells, less than these rise in B cells.
     assert names[:4] == [("B", "pS6"), ("B", "pPlcg2"), ("Mono", "pS6"), ("B", "pErk")]
+
+
+def test_markers_of_the_same_donors_vary_together(gated: SampleDraws) -> None:
+    """What docs/explanation/associations.md says of the cohort."""
+    design = make_design(gated.columns, gated.samples, "~ condition + (1 | donor)", ["BCRXL - Ref"])
+    medians, variances, _, _ = median_responses(gated, design)
+    own = _Likelihood(medians.T, variances.T, design.predictors).start()[1]
+    assert medians.shape[1] == 70
+    assert 2.0 < 70.0 * own < 10.0
 
 
 def test_a_panel_of_catalyst_chooses_the_same_channels(shared_data: Path, tmp_path: Path) -> None:
