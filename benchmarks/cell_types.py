@@ -468,14 +468,16 @@ def table_of(results: Row) -> str:
 def missing_table(results: Row) -> str:
     """Return the table of missing rows of the page: each set, and the rows below the bar."""
     lines = [
-        "| set | rows removed | 75% of their events unknown | or in a row with a flagged cell "
-        "| median unknown | fit another row, median | most of other rows lost "
+        "| set | rows removed | all their events: unknown | 75% of the events of a row unknown "
+        "| or in a row with a flagged cell | median unknown | fit another row, median "
+        "| most of other rows lost "
         "| below 75%: unknown, or in a row with a flagged cell (fit another row) |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, rows in results.get("missing", {}).items():
-        caught, told, fit, lost = (
-            np.array([own[key] for own in rows.values()]) for key in ("caught", "told", "fit", "lost")
+        events, caught, told, fit, lost = (
+            np.array([own[key] for own in rows.values()])
+            for key in ("events", "caught", "told", "fit", "lost")
         )
         below = [
             f"{row} {own['caught']:.0%}, {own['told']:.0%} ({own['fit']:.0%})"
@@ -483,7 +485,8 @@ def missing_table(results: Row) -> str:
             if own["caught"] < 0.75
         ]
         lines.append(
-            f"| `{name}` | {len(rows)} | {(caught >= 0.75).sum()} | {(told >= 0.75).sum()} "
+            f"| `{name}` | {len(rows)} | {events @ caught / events.sum():.0%} "
+            f"| {(caught >= 0.75).sum()} | {(told >= 0.75).sum()} "
             f"| {np.median(caught):.0%} | {np.median(fit):.0%} | {lost.max():.1%} | {', '.join(below)} |"
         )
     return "\n".join(lines)
