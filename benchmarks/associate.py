@@ -75,6 +75,7 @@ NULL = "associate_null"  # file of results
 ROTATED, ROTATIONS = "associate_rotated", 60  # file of results, and rotations of each set
 WEAK = "associate_weak"  # file of results
 WEAK_CELLS = [PANELS.index((False, 4, background, EFFECT)) for background in (0.01, 0.03, 0.1)]
+WEAK_CELLS.append(PANELS.index((True, 4, 0.3, EFFECT)))
 SIZE = 0.01  # of the responses that are on without an effect, for powers that compare
 REAL = TOOLS.parent / "data"
 EDGER = """
@@ -233,11 +234,14 @@ def panel_found(panel: Panel) -> tuple[Found, float]:
 
 def moderated_t(panel: Panel) -> Found:
     """Return what the moderated t test finds: Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3:3)."""
-    donors = (
-        np.eye(panel.donor.max() + 1)[panel.donor][:, 1:] if panel.paired else np.zeros((len(panel.group), 0))
-    )
-    x = np.column_stack([np.ones(len(panel.group)), panel.group, donors])
-    return moderated(panel.medians, x, panel.truth)[0]
+    return moderated(panel.medians, columns_of(panel), panel.truth)[0]
+
+
+def columns_of(panel: Panel) -> np.ndarray:
+    """Return the design of the moderated t test, with donors as fixed effects where there are pairs."""
+    donors = np.eye(panel.donor.max() + 1)[panel.donor][:, 1:]
+    parts = [np.ones(len(panel.group)), panel.group, *(donors.T if panel.paired else ())]
+    return np.column_stack(parts)
 
 
 def moderated(
@@ -530,8 +534,7 @@ def measure_weak(n: int, quick: bool) -> None:
         for number in range(32, 32 + n):  # the table has numbers 0 to 31
             panel = Panel(paired, donors, background, effect, number)
             effects, _ = panel_effects(panel)
-            x = np.column_stack([np.ones(len(panel.group)), panel.group])
-            other, p = moderated(panel.medians, x)
+            other, p = moderated(panel.medians, columns_of(panel))
             on.append(panel.on & (panel.truth == 0.0))
             changed.append(panel.truth != 0.0)
             for name, found, middle, own in (
@@ -542,7 +545,9 @@ def measure_weak(n: int, quick: bool) -> None:
                 counts[name] += right.sum(), found.sum()
                 shares[name].append((found.sum() - right.sum()) / max(found.sum(), 1))
                 tails[name].append(own)
-        row: dict[str, object] = {"background": background, "cohorts": n, "effects": int(np.sum(changed))}
+        name = f"{donors}, paired" if paired else f"{donors} in each group"
+        row: dict[str, object] = {"donors": name, "background": background, "cohorts": n}
+        row["effects"] = int(np.sum(changed))
         for name, own_counts in counts.items():
             p = np.array(tails[name])
             limit = np.quantile(p[np.array(on)], SIZE)
@@ -562,13 +567,14 @@ def weak_table() -> str:
     """Return the table of weak cells of docs/benchmarks/associations.md."""
     rows = json.loads((FOLDER / f"{WEAK}.json").read_text())["results"]["rows"]
     lines = [
-        "| background | effects | found | t | false share | t | on without effect, p < 0.01 | t | "
+        "| donors | background | effects | found | t | false share | t | on without effect, p < 0.01 | t | "
         "power where 1% of these pass | t |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         pair = row["dpmix"], row["moderated t"]
-        cells = [f"{row['background']:g}", str(row["effects"]), *(str(one["right"]) for one in pair)]
+        cells = [row["donors"], f"{row['background']:g}", str(row["effects"])]
+        cells += [str(one["right"]) for one in pair]
         cells += [f"{one[key]:.1%}" for key in ("false share", "size", "power") for one in pair]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
