@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmix.association import regression
+from dpmix.association import kinds, regression
 from dpmix.association.proposals import ENOUGH
 from dpmix.association.regression import Predictors, RegressionFit, fit
 
@@ -116,13 +116,13 @@ def test_a_model_without_a_part_fails(wrong: str) -> None:
 
 @pytest.mark.slow
 def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shared(self: regression._Kinds, theta: Array, weights: Array) -> None:
+    def shared(self: kinds.Kinds, theta: Array, weights: Array) -> None:
         self.means = np.repeat(
             np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0
         ) / len(theta)
         self.sds = np.full_like(self.means, 0.05)
 
-    monkeypatch.setattr(regression._Kinds, "update", shared)
+    monkeypatch.setattr(kinds.Kinds, "update", shared)
     monkeypatch.setattr(regression, "ENOUGH", 0.0)
     monkeypatch.setitem(globals(), "ENOUGH", 0.0)
     assert not passes()
@@ -144,7 +144,7 @@ def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array
     Medians of mass cytometry are like that where half of the cells are at zero. With two groups of four, one
     such value counts as an outlier, and chance separates the others.
     """
-    monkeypatch.setattr(regression, "KIND_FREE", kind_free)
+    monkeypatch.setattr(kinds, "KIND_FREE", kind_free)
     monkeypatch.setattr(regression, "LEAST_SAMPLES", 0)
     columns = Predictors(GROUPS, np.zeros((8, 0)), NONE, np.zeros((8, 0)))
     number = np.arange(60)
@@ -164,7 +164,7 @@ def tails_of_hopping(kind_free: float, monkeypatch: pytest.MonkeyPatch) -> Array
 @pytest.mark.slow
 def test_medians_that_hop_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 140 p-values below 0.0001 has a probability of 1.4%."""
-    assert tails_of_hopping(regression.KIND_FREE, monkeypatch).min() > 1e-4
+    assert tails_of_hopping(kinds.KIND_FREE, monkeypatch).min() > 1e-4
 
 
 @pytest.mark.slow
@@ -198,29 +198,29 @@ def test_the_spread_of_a_kind_has_its_posterior() -> None:
     """Scales that are known exactly: the Rayleigh prior times t densities, with the kind at its mode."""
     random = np.random.default_rng(5)
     scales = 0.4 * random.standard_normal((15, 1, 2))
-    kinds = regression._Kinds(scales[:, 0], 2, np.zeros(15), 0.6)
+    mode = kinds.Kinds(scales[:, 0], 2, np.zeros(15), 0.6)
     for _ in range(20):
-        kinds.update(scales, np.ones((15, 1)))
-    made = kinds.averaged(scales, np.zeros((15, 1)))
+        mode.update(scales, np.ones((15, 1)))
+    made = mode.averaged(scales, np.zeros((15, 1)))
     logs = []
-    for step in regression.STEPS:
-        sds = kinds.sds[0] * np.exp(step)
-        form = stats.multivariate_t(kinds.means[0], np.diag(sds**2), df=regression.KIND_FREE)
+    for step in kinds.STEPS:
+        sds = mode.sds[0] * np.exp(step)
+        form = stats.multivariate_t(mode.means[0], np.diag(sds**2), df=kinds.KIND_FREE)
         root = np.sqrt((sds**2).mean())
         # The density of a logarithm has one factor more than that of the value.
-        prior = stats.rayleigh.logpdf(root, scale=regression.SPREAD) + np.log(root)
+        prior = stats.rayleigh.logpdf(root, scale=kinds.SPREAD) + np.log(root)
         logs.append(prior + 0.6 * form.logpdf(scales[:, 0]).sum())
     np.testing.assert_allclose(made.step_logs[:, 0], logs - np.logaddexp.reduce(logs), atol=1e-9)
-    np.testing.assert_allclose(made.sds, kinds.sds * np.sqrt(1.0 + 1.0 / (0.6 * 15 + 0.1)))
+    np.testing.assert_allclose(made.sds, mode.sds * np.sqrt(1.0 + 1.0 / (0.6 * 15 + 0.1)))
 
 
 def test_copies_of_a_response_count_once() -> None:
     random, free = np.random.default_rng(2), 40
     apart = random.standard_normal((30, free))
-    assert regression._independence(apart, free) > 0.7
-    assert regression._independence(np.repeat(apart[:6], 5, axis=0), free) == pytest.approx(0.2, rel=0.15)
-    assert regression._independence(np.repeat(apart[:1], 30, axis=0), free) == pytest.approx(1.0 / 30.0)
-    assert regression._independence(apart[:, :1], 1) == regression._independence(apart[:1], free) == 1.0
+    assert kinds.independence(apart, free) > 0.7
+    assert kinds.independence(np.repeat(apart[:6], 5, axis=0), free) == pytest.approx(0.2, rel=0.15)
+    assert kinds.independence(np.repeat(apart[:1], 30, axis=0), free) == pytest.approx(1.0 / 30.0)
+    assert kinds.independence(apart[:, :1], 1) == kinds.independence(apart[:1], free) == 1.0
 
 
 def tail_of_copies() -> float:
@@ -239,7 +239,7 @@ def tail_of_copies() -> float:
 
 def test_responses_that_vary_together_are_not_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tail_of_copies() > 0.008
-    monkeypatch.setattr(regression, "_independence", lambda *_: 1.0)
+    monkeypatch.setattr(regression, "independence", lambda *_: 1.0)
     assert tail_of_copies() < 0.004
 
 
@@ -257,5 +257,5 @@ def power_of_equal_scales() -> float:
 def test_equal_scales_are_found_to_be_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the spread at its mode, scales seem to differ, and effects of few samples are not found."""
     assert power_of_equal_scales() > 0.38
-    monkeypatch.setattr(regression._Kinds, "averaged", lambda self, theta, logs: self)
+    monkeypatch.setattr(kinds.Kinds, "averaged", lambda self, theta, logs: self)
     assert power_of_equal_scales() < 0.32
