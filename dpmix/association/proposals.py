@@ -86,7 +86,7 @@ class Proposals:
         kinds : float64 [Q, N, K]
             Probabilities of the kinds at each point.
         means, sds : float64 [K, dims]
-            Of the kinds.
+            Means and standard deviations of the kinds.
         """
         # To a power below 1 where few points count: the covariance of one or two points would make the
         # proposal collapse.

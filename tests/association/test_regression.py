@@ -207,7 +207,7 @@ def test_the_spread_of_a_kind_has_its_posterior() -> None:
         sds = mode.sds[0] * np.exp(step)
         form = stats.multivariate_t(mode.means[0], np.diag(sds**2), df=kinds.KIND_FREE)
         root = np.sqrt((sds**2).mean())
-        # The density of a logarithm has one factor more than that of the value.
+        # The density of a logarithm has one factor more than the density of the value.
         prior = stats.rayleigh.logpdf(root, scale=kinds.SPREAD) + np.log(root)
         logs.append(prior + 0.6 * form.logpdf(scales[:, 0]).sum())
     np.testing.assert_allclose(made.step_logs[:, 0], logs - np.logaddexp.reduce(logs), atol=1e-9)

@@ -67,7 +67,7 @@ def test_b_cells_answer(gated: SampleDraws) -> None:
 
 
 def test_markers_of_the_same_donors_vary_together(gated: SampleDraws) -> None:
-    """What docs/explanation/associations.md says of the cohort."""
+    """A statement about the cohort in docs/explanation/associations.md."""
     design = make_design(gated.columns, gated.samples, "~ condition + (1 | donor)", ["BCRXL - Ref"])
     medians, variances, _, _ = median_responses(gated, design)
     own = _Likelihood(medians.T, variances.T, design.predictors).start()[1]
