@@ -506,19 +506,19 @@ def panel_table() -> str:
 
 
 def power_note() -> str:
-    """Return the least power next to the moderated t test, and the coverage of its unpaired intervals."""
+    """Return where dpmix finds less than the moderated t test, and the coverage of its unpaired intervals."""
     rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
     pairs = [(row["dpmix"]["right"], row["moderated t"]["right"]) for row in rows]
-    own, other = min((pair for pair in pairs if pair[1]), key=lambda pair: pair[0] / pair[1])
+    fewer = [f"{own} instead of {other}" for own, other in pairs if own < other]
     unpaired = [row["moderated t"] for row in rows if not row["paired"]]
     on, off = (
         f"{min(row[key] for row in unpaired):.0%} to {max(row[key] for row in unpaired):.0%}"
         for key in ("on", "off")
     )
     return (
-        f"In the row where dpmix finds fewest compared with the moderated t test, it finds {own} and\n"
-        f"the t test {other}. Without pairs, 90% intervals of the t test contain {on} of the differences\n"
-        f"where responses are on, and {off} where they are off.\n"
+        f"dpmix finds fewer effects than the moderated t test in {len(fewer) or 'none'} of the rows"
+        f"{': ' + ', '.join(fewer) if fewer else ''}.\nWithout pairs, 90% intervals of the t test contain "
+        f"{on} of the differences where\nresponses are on, and {off} where they are off.\n"
     )
 
 
