@@ -506,9 +506,11 @@ def panel_table() -> str:
 
 
 def power_note() -> str:
-    """Return where dpmix finds less than the moderated t test, and the coverage of its unpaired intervals."""
+    """Return what the medians say of power, of cohorts without effects, and of intervals of the t test."""
     rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
     pairs = [(row["dpmix"]["right"], row["moderated t"]["right"]) for row in rows]
+    none = [row for row in rows if not row["effect"]]
+    false = [np.mean([row[name]["false share"] for row in none]) for name in ("dpmix", "moderated t")]
     fewer = [f"{own} instead of {other}" for own, other in pairs if own < other]
     unpaired = [row["moderated t"] for row in rows if not row["paired"]]
     on, off = (
@@ -517,7 +519,9 @@ def power_note() -> str:
     )
     return (
         f"dpmix finds fewer effects than the moderated t test in {len(fewer) or 'none'} of the rows"
-        f"{': ' + ', '.join(fewer) if fewer else ''}.\nWithout pairs, 90% intervals of the t test contain "
+        f"{': ' + ', '.join(fewer) if fewer else ''}.\nIn the {len(none)} rows without effects, it finds "
+        f"something in {false[0]:.1%} of the cohorts, the t test in {false[1]:.1%}.\n"
+        f"Without pairs, 90% intervals of the t test contain "
         f"{on} of the differences where\nresponses are on, and {off} where they are off.\n"
     )
 
