@@ -471,6 +471,10 @@ def measure_panels(n: int, cells: list[int], quick: bool) -> None:
         write_results(MEDIANS, {"rows": kept}, quick=quick)
 
 
+def donors_text(donors: int, paired: bool) -> str:
+    return f"{donors}, paired" if paired else f"{donors} in each group"
+
+
 def panel_table() -> str:
     """Return the table of medians of docs/benchmarks/associations.md."""
     rows = json.loads((FOLDER / f"{MEDIANS}.json").read_text())["results"]["rows"]
@@ -481,7 +485,7 @@ def panel_table() -> str:
     for row in rows:
         one, other = row["dpmix"], row["moderated t"]
         cells = [
-            f"{row['donors']}{', paired' if row['paired'] else ' in each group'}",
+            donors_text(row["donors"], row["paired"]),
             f"{row['background']:g}",
             f"{row['effect']:g}",
         ]
@@ -549,9 +553,8 @@ def measure_weak(n: int, quick: bool) -> None:
                 counts[name] += right.sum(), found.sum()
                 shares[name].append((found.sum() - right.sum()) / max(found.sum(), 1))
                 tails[name].append(own)
-        name = f"{donors}, paired" if paired else f"{donors} in each group"
-        row: dict[str, object] = {"donors": name, "background": background, "cohorts": n}
-        row["effects"] = int(np.sum(changed))
+        row: dict[str, object] = {"donors": donors_text(donors, paired), "background": background}
+        row |= {"cohorts": n, "effects": int(np.sum(changed))}
         for name, own_counts in counts.items():
             p = np.array(tails[name])
             limit = np.quantile(p[np.array(on)], SIZE)

@@ -197,15 +197,14 @@ def scores(one: Set) -> Row:
     truth = np.where(one.gates < 0, n, one.gates)
     for file in TRAINED[one.name]:
         test, gated = one.file != file, (one.file != file) & (one.gates >= 0)
-        labels = np.where(one.file == file, truth, -1)
+        labels, random = np.where(one.file == file, truth, -1), np.random.default_rng(0)
+        # The same events for all methods, so that differences have intervals of their own.
+        chosen = [random.choice(np.flatnonzero(gated), gated.sum()) for _ in range(RESAMPLES)]
         for name, shares in predictions(one, labels):
             best = shares.argmax(axis=1)
             bins = calibration(shares[test].max(axis=1), (best == truth)[test])
             brier = ((shares[test] - np.eye(n + 1)[truth[test]]) ** 2).sum(axis=1).mean()
             f1 = macro_f1(truth[gated], best[gated])
-            # The same events for all methods, so that differences have intervals of their own.
-            random = np.random.default_rng(0)
-            chosen = (random.choice(np.flatnonzero(gated), gated.sum()) for _ in range(RESAMPLES))
             again = np.array([macro_f1(truth[own], best[own]) for own in chosen])
             error = bins[:, 0] @ abs(bins[:, 1] - bins[:, 2])
             found[name].append({"f1": f1, "brier": brier, "error": error, "bins": bins, "again": again})

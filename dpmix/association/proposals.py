@@ -90,19 +90,20 @@ class Proposals:
         """
         # To a power below 1 where few points count: the covariance of one or two points would make the
         # proposal collapse.
-        own = temper(logs)[..., None] * kinds
+        own = _temper(logs)[..., None] * kinds
         sums = own.sum(axis=1)  # [Q, K]
         total = (sums + PRIOR)[..., None]
         centres = (np.einsum("qnk,qni->qki", own, points) + PRIOR * means) / total
         moved = points[:, :, None] - centres[:, None]
         squares = np.einsum("qnk,qnki,qnkj->qkij", own, moved, moved)
-        of_kinds = PRIOR * sds[:, :, None] ** 2 * np.eye(points.shape[2])
-        roots = np.linalg.cholesky((squares + of_kinds) / total[..., None] + 1e-4 * np.eye(points.shape[2]))
+        eye = np.eye(points.shape[2])
+        of_kinds = PRIOR * sds[:, :, None] ** 2 * eye
+        roots = np.linalg.cholesky((squares + of_kinds) / total[..., None] + 1e-4 * eye)
         shares = sums + LEAST_SHARE
         return Proposals(shares / shares.sum(axis=1, keepdims=True), centres, roots)
 
 
-def temper(logs: Array) -> Array:
+def _temper(logs: Array) -> Array:
     """Return weights [Q, N] to a power of at most 1 at which at least `ENOUGH` points count."""
     logs = logs - logs.max(axis=1, keepdims=True)
     low, high = np.zeros((len(logs), 1)), np.ones((len(logs), 1))
