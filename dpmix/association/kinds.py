@@ -51,10 +51,11 @@ class Kinds:
             squares += ((theta[..., i, None] - self.means[:, i]) / self.sds[:, i]) ** 2
         return squares
 
-    def _each(self, theta: Array) -> Array:
+    def _each(self, theta: Array, squares: Array | None = None) -> Array:
+        """Return the log densities of scales and level with the share of each kind, float64 [Q, N, kinds]."""
         of_level = 0.5 * ((self.levels[:, None] - self.level_means) / self.level_sds) ** 2
         own = np.log(self.shares / self.level_sds) - of_level  # [Q, kinds]
-        squares = self._squares(theta)
+        squares = self._squares(theta) if squares is None else squares
         each = np.full(squares.shape, -np.inf)
         for step, logs in zip(self.steps, self.step_logs, strict=True):
             each = np.logaddexp(each, logs + self._log_t(squares, step))
@@ -80,23 +81,32 @@ class Kinds:
 
     def log_density(self, theta: Array) -> Array:
         """Return the log density of scales and level [Q, N], with a constant left out for each response."""
-        others = theta[..., self.n_scales :] / VARIABILITY_SD
-        density: Array = _whole(self._each(theta)) - 0.5 * (others**2).sum(axis=-1)
+        density: Array = _whole(self._each(theta)) + self._log_others(theta)
         return density
 
-    def update(self, theta: Array, weights: Array) -> None:
+    def _log_others(self, theta: Array) -> Array:
+        """Return the log density of the scales of variability [Q, N], without its constant."""
+        others = theta[..., self.n_scales :] / VARIABILITY_SD
+        density: Array = -0.5 * (others**2).sum(axis=-1)
+        return density
+
+    def update(self, theta: Array, logs: Array) -> None:
         """Take a step of expectation maximisation.
 
         Parameters
         ----------
         theta : float64 [Q, N, dims]
-        weights : float64 [Q, N]
+        logs : float64 [Q, N]
+            Log likelihoods, less the log densities of the proposals.
         """
-        own = weights[..., None] * self.probabilities(theta)  # [Q, N, kinds]
+        squares = self._squares(theta)
+        each = self._each(theta, squares) + (logs + self._log_others(theta))[..., None]
+        own = np.exp(each - _whole(each).max(axis=1)[:, None, None])  # [Q, N, kinds]
+        own /= own.sum(axis=(1, 2), keepdims=True)
         by_response = own.sum(axis=1)  # [Q, kinds]
         sizes = by_response.sum(axis=0)
         self.counts = self.share * sizes
-        near = self.share * own * (KIND_FREE + self.n_scales) / (KIND_FREE + self._squares(theta))
+        near = self.share * own * (KIND_FREE + self.n_scales) / (KIND_FREE + squares)
         scales = theta[..., : self.n_scales]
         # One response far away in the prior of a mean, so that an empty kind stays where it can be.
         sums = np.einsum("qnk,qni->ki", near, scales) + 0.1 * self.middle
@@ -118,13 +128,14 @@ class Kinds:
         logs : float64 [Q, N]
             Log likelihoods, less the log densities of the proposals.
         """
-        squares, each = self._squares(theta), self._each(theta)
+        squares, logs = self._squares(theta), logs + self._log_others(theta)
+        each, at_mode = self._each(theta, squares), self._log_t(squares, 0.0)
         found = np.zeros((len(STEPS), len(self.shares)))
-        for k in range(len(self.shares)):
-            moved = each.copy()
-            for i, step in enumerate(STEPS):
-                change = self._log_t(squares, step) - self._log_t(squares, 0.0)
-                moved[..., k] = each[..., k] + change[..., k]
+        for i, step in enumerate(STEPS):
+            change = self._log_t(squares, step) - at_mode
+            for k in range(len(self.shares)):
+                moved = each.copy()
+                moved[..., k] += change[..., k]
                 joint = logs + _whole(moved)
                 # The Rayleigh density, for steps of equal size in the logarithm.
                 prior = 2.0 * step - 0.5 * (self.sds[k] ** 2).mean() * np.exp(2.0 * step) / SPREAD**2

@@ -121,10 +121,10 @@ def fit(values: Array, variances: Array, predictors: Predictors) -> RegressionFi
             outliers = cube.candidates(theta, kinds, proposal)
         logs = cube.evaluate(theta, outliers)
         # The likelihoods do not depend on the kinds, and many steps cost little next to the evaluation above.
+        evidence = np.logaddexp.reduce(logs, axis=2) - proposal
         for _ in range(EM_STEPS):
-            joint = logs + (mode.log_density(theta) - proposal)[:, :, None]
-            mode.update(theta, _normalise(joint).sum(axis=2))
-        kinds = mode.averaged(theta, np.logaddexp.reduce(logs, axis=2) - proposal)
+            mode.update(theta, evidence)
+        kinds = mode.averaged(theta, evidence)
         joint = logs + (kinds.log_density(theta) - proposal)[:, :, None]
         weights = _normalise(joint)
         effective = 1.0 / (weights.sum(axis=2) ** 2).sum(axis=1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from dpmix.association import kinds, regression
 from dpmix.association.proposals import ENOUGH
@@ -116,7 +116,8 @@ def test_a_model_without_a_part_fails(wrong: str) -> None:
 
 @pytest.mark.slow
 def test_a_scale_that_all_responses_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shared(self: kinds.Kinds, theta: Array, weights: Array) -> None:
+    def shared(self: kinds.Kinds, theta: Array, logs: Array) -> None:
+        weights = special.softmax(logs + self.log_density(theta), axis=1)
         self.means = np.repeat(
             np.einsum("qn,qni->i", weights, theta)[None, : self.n_scales], 2, axis=0
         ) / len(theta)
@@ -195,13 +196,14 @@ def test_the_fourth_of_a_group_is_no_outlier(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_spread_of_a_kind_has_its_posterior() -> None:
-    """Scales that are known exactly: the Rayleigh prior times t densities, with the kind at its mode."""
+    """The Rayleigh prior times t densities of scales, with the kind at its mode; also with variability."""
     random = np.random.default_rng(5)
-    scales = 0.4 * random.standard_normal((15, 1, 2))
-    mode = kinds.Kinds(scales[:, 0], 2, np.zeros(15), 0.6)
+    theta, likelihood = 0.4 * random.standard_normal((15, 4, 3)), random.standard_normal((15, 4))
+    mode = kinds.Kinds(theta[:, 0], 2, np.zeros(15), 0.6)
     for _ in range(20):
-        mode.update(scales, np.ones((15, 1)))
-    made = mode.averaged(scales, np.zeros((15, 1)))
+        mode.update(theta, likelihood)
+    made = mode.averaged(theta, likelihood)
+    joint = likelihood + stats.norm.logpdf(theta[..., 2], scale=kinds.VARIABILITY_SD)
     logs = []
     for step in kinds.STEPS:
         sds = mode.sds[0] * np.exp(step)
@@ -209,7 +211,8 @@ def test_the_spread_of_a_kind_has_its_posterior() -> None:
         root = np.sqrt((sds**2).mean())
         # The density of a logarithm has one factor more than the density of the value.
         prior = stats.rayleigh.logpdf(root, scale=kinds.SPREAD) + np.log(root)
-        logs.append(prior + 0.6 * form.logpdf(scales[:, 0]).sum())
+        each = np.logaddexp.reduce(joint + form.logpdf(theta[..., :2]), axis=1)
+        logs.append(prior + 0.6 * each.sum())
     np.testing.assert_allclose(made.step_logs[:, 0], logs - np.logaddexp.reduce(logs), atol=1e-9)
     np.testing.assert_allclose(made.sds, mode.sds * np.sqrt(1.0 + 1.0 / (0.6 * 15 + 0.1)))
 
