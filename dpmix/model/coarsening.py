@@ -9,12 +9,18 @@ relative entropy as the distance it is, to a good approximation, the power poste
 
 Few events count in full, and many events count together as at most n_c events. n_c is `model.coarseness`.
 
-A sweep of the sampler draws the labels as usual, and everything else given their statistics times zeta. A
-step of Bayesian EM does the same with responsibilities, and is then EM for the mode of the power posterior.
-docs/explanation/coarsening.md states which distribution the sampler has.
+A sweep of the sampler draws the labels as usual, and everything else given their statistics times zeta. But
+the first events of a component count in full for its mean and covariance (`with_full_events`): among many
+events, those of a small population would otherwise count as one or two, too few for a place and a shape. A
+step of Bayesian EM multiplies all statistics of its responsibilities, and is then EM for the mode of the
+power posterior. docs/explanation/coarsening.md states which distribution the sampler has.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
 
 from dpmix.model.mixture import SampleStats, Stats
 
@@ -48,4 +54,29 @@ def coarsened(stats: Stats, zeta: float) -> Stats:
         stats.centres,
         stats.log_likelihood,
         None if own is None else SampleStats(zeta * own.counts, zeta * own.sums),
+    )
+
+
+def with_full_events(stats: Stats, zeta: float, full_events: float) -> Stats:
+    """Return the statistics for means and covariances, in which the first events of a component count fully.
+
+    The n events of a component count as the larger of zeta n and min(n, `full_events`).
+
+    Parameters
+    ----------
+    stats : Stats
+        `coarsened` by `zeta`.
+    zeta : float
+    full_events : float
+        0 returns the statistics as they are.
+    """
+    if zeta == 1.0 or full_events == 0.0:
+        return stats
+    with np.errstate(divide="ignore"):  # a component without events has only zeros
+        factors = np.minimum(np.maximum(full_events / stats.counts, 1.0), 1.0 / zeta)
+    return replace(
+        stats,
+        counts=factors * stats.counts,
+        sums=factors[:, None] * stats.sums,
+        scatters=factors[:, None, None] * stats.scatters,
     )

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dpmix.model import cohort, hyperparameters, normal_wishart, stick_breaking
-from dpmix.model.coarsening import coarsened
+from dpmix.model.coarsening import coarsened, with_full_events
 from dpmix.model.label_swaps import Swaps, swap_labels
 from dpmix.model.mixture import Array, Hyperparameters, Ints, Parameters, State, Stats, no_events
 from dpmix.model.prior import Prior
@@ -69,6 +69,7 @@ def sweep(
     label_swaps: bool = True,
     regroup: Regroup | None = None,
     zeta: float = 1.0,
+    full_events: float = 0.0,
     resolution: Array | None = None,
     threads: int = 1,
 ) -> tuple[State, SweepInfo]:
@@ -86,6 +87,8 @@ def sweep(
         `dpmix.model.split_merge.round_of` with the same `zeta` and `resolution`, or None.
     zeta : float
         What an event counts, above 0 and at most 1; see `dpmix.model.coarsening`.
+    full_events : float
+        Events of a component that count in full for its mean and covariance.
     resolution : float64 [D], optional
         Standard deviation of one measurement; see `dpmix.model.resolution`. The labels must be drawn from the
         mixture by `dpmix.model.resolution.of_clouds`.
@@ -111,7 +114,7 @@ def sweep(
         stats, moves = regroup(stats, hyper, state.alpha)
     # After the moves, which have parameters and sticks integrated out: both must be drawn again given the
     # moved labels.
-    conditional = normal_wishart.posterior(stats, hyper)
+    conditional = normal_wishart.posterior(with_full_events(stats, zeta, full_events), hyper)
     tables = _draw_tables(state, stats, stream)
     counts = stats.counts if tables is None else tables.by_component
     sticks = stick_breaking.draw_sticks(counts, state.alpha, stream.fast_step(Step.STICKS))

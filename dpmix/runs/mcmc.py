@@ -257,6 +257,7 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
                 label_swaps=mcmc.label_swaps,
                 regroup=_round(session, passes, key) if split_merge_due else None,
                 zeta=session.zeta,
+                full_events=session.config.model.full_events,
                 resolution=session.resolution,
                 threads=session.config.engine.threads or usable_cores(),
             )

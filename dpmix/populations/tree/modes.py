@@ -24,6 +24,7 @@ MakeEngine = Callable[[Floats], Engine]
 
 RIDGE_POINTS = 51  # points on a path, without its ends
 RIDGES = 2_048  # paths evaluated together
+ROUND = 256  # paths of a round
 ROUNDING = 1e-4  # of a log density, nats; paths that differ less are all evaluated
 CLIMB_STEPS, CLIMB_STILL = 100, 1e-4  # of modal EM; step length in standard deviations of the events
 SAME_MODE = 0.02  # largest distance within one mode, standard deviations of the events
@@ -173,8 +174,9 @@ def _climb(density: Density) -> Array:
 def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n_events: int) -> list[Saddle]:
     """Return the saddles at which the modes join, the highest first; one fewer than modes.
 
-    The density half way on a path is an upper bound of its lowest density. The paths that are best by this
-    bound give a lower bound of every saddle. Only paths that may be above it are evaluated at all points.
+    The density half way on a path is an upper bound of its lowest density. Paths are evaluated at all points
+    in rounds, those with the highest bounds first: each round raises the lower bounds of the saddles, and
+    paths below these are left out.
 
     Parameters
     ----------
@@ -204,22 +206,33 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
         )
         lowest[paths] = np.minimum(bounds[paths], np.concatenate(found))
 
-    best = np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64)
-    evaluate(best)
-    least = np.full((n_modes, n_modes), -np.inf)
-    for at, lesser, greater in _joins(ends[best], lowest[best], n_modes):
-        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[best[at]] - ROUNDING
-    possible = np.flatnonzero(bounds >= least[ends[:, 0], ends[:, 1]])
-    evaluate(possible[np.isnan(lowest[possible])])
+    evaluate(np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64))
+    left = np.argsort(-bounds, kind="stable")
+    while True:
+        left = left[np.isnan(lowest[left])]
+        left = left[bounds[left] >= _least(ends, lowest, n_modes)[ends[left, 0], ends[left, 1]]]
+        if not len(left):
+            break
+        evaluate(np.sort(left[:ROUND]))
+    known = np.flatnonzero(~np.isnan(lowest))
     events = np.bincount(modes, density.weights, n_modes) * n_events
     saddles = []
-    for at, lesser, _ in _joins(ends[possible], lowest[possible], n_modes):
-        u, v = ends[possible[at]].tolist()
+    for at, lesser, _ in _joins(ends[known], lowest[known], n_modes):
+        u, v = ends[known[at]].tolist()
         child, parent = (u, v) if u in lesser else (v, u)
         # The first mode of a branch is its highest, because modes are numbered by height.
-        rise = float(heights[lesser[0]] - lowest[possible[at]])
+        rise = float(heights[lesser[0]] - lowest[known[at]])
         saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
+
+
+def _least(ends: Ints, lowest: Array, n_modes: int) -> Array:
+    """Return a lower bound of the saddle of each two modes, [L, L], from the paths evaluated (others NaN)."""
+    known = np.flatnonzero(~np.isnan(lowest))
+    least = np.full((n_modes, n_modes), -np.inf)
+    for at, lesser, greater in _joins(ends[known], lowest[known], n_modes):
+        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[known[at]] - ROUNDING
+    return least
 
 
 def joining_lines(density: Density, points: Array) -> Ints:
