@@ -57,6 +57,8 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
     coarseness : float, "auto" or None
         Key model.coarseness: the number of events that all events count as at most; "auto" chooses it from
         the events; None makes every event count in full.
+    full_events : float
+        Key model.full_events: events of a component that count in full for its mean and covariance.
     chains, burn_in, draws, thin, init
         Keys of mcmc. burn_in and draws are upper limits, unless until is None.
     until : mapping, "default" or None
@@ -113,6 +115,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         prior: Mapping[str, Any] | None = None,
         learn: Sequence[str] = ("alpha", "gamma", "nu", "phi"),
         coarseness: float | Literal["auto"] | None = 5000.0,
+        full_events: float = 0.0,
         chains: int = 4,
         burn_in: int = 500,
         draws: int = 250,
@@ -142,6 +145,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         self.prior = prior
         self.learn = learn
         self.coarseness = coarseness
+        self.full_events = full_events
         self.chains = chains
         self.burn_in = burn_in
         self.draws = draws

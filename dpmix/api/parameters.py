@@ -18,6 +18,7 @@ CONFIG_KEYS = {
     "prior": "model.prior",
     "learn": "model.learn",
     "coarseness": "model.coarseness",
+    "full_events": "model.full_events",
     "chains": "mcmc.chains",
     "burn_in": "mcmc.burn_in",
     "draws": "mcmc.draws",
@@ -45,6 +46,7 @@ class EstimatorParameters(TypedDict, total=False):
     prior: Mapping[str, Any] | None
     learn: Sequence[str]
     coarseness: float | Literal["auto"] | None
+    full_events: float
     chains: int
     burn_in: int
     draws: int

@@ -118,11 +118,11 @@ class ModelConfig(Section):
         need="a number of events from 1 to 1e12, auto, or null",
     )
     full_events: float = key(
-        20.0,
-        "Events of a component that count in full for its mean and covariance, however many there are. "
-        "0: all count as model.coarseness says. No effect on the exact posterior and on Bayesian EM.",
-        "otherwise a small population has too little evidence for its place and shape, and chains agree "
-        "less; see docs/explanation/coarsening.md",
+        0.0,
+        "Events of a component that count in full for its mean and covariance, however many there are. 0: "
+        "all count as model.coarseness says. No effect on the exact posterior and on Bayesian EM.",
+        "20 lets chains agree on more populations and keeps isolated groups of 50 cells, but divides some "
+        "populations more finely; see docs/explanation/coarsening.md",
         ge=0,
         le=1e6,
     )

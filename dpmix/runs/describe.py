@@ -92,7 +92,9 @@ def _posterior(run: Run) -> str:
     """Return which posterior the run is of, in words."""
     if coarseness.choice_of(run).coarseness is None:
         return "exact posterior"
-    return f"coarsened posterior, in which the events count as {_counted(run):,.0f}"
+    full = run.config["model"]["full_events"] if run.kind == "mcmc" else 0.0
+    text = f", the first {full:g} of a component in full for its mean and covariance" if full else ""
+    return f"coarsened posterior, in which the events count as {_counted(run):,.0f}{text}"
 
 
 def _counted(run: Run) -> float:

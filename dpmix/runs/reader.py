@@ -106,9 +106,7 @@ class Run:
 
     def parsed_config(self, overrides: Sequence[str] = ()) -> Config:
         """Return the whole config, with ``key=value`` overrides; `ConfigError` where it is not valid."""
-        # A run of a version without this key must resume as it began.
-        before = () if "full_events" in self.config_text else ("model.full_events=0",)
-        return parse_config(self.config_text, str(self.path), [*before, *overrides])
+        return parse_config(self.config_text, str(self.path), overrides)
 
     @property
     def base(self) -> Path:

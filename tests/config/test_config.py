@@ -271,8 +271,8 @@ def _flat(mapping: dict, prefix: str = ""):
         ),
         (
             "model: {1.5: 3}",
-            "model.1.5 is not a key of the config; the keys here are components, coarseness, samples, "
-            "shifts, prior, learn",
+            "model.1.5 is not a key of the config; the keys here are components, coarseness, full_events, "
+            "samples, shifts, prior, learn",
         ),
         (
             "1: 3",

@@ -16,7 +16,7 @@ from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import bem, gibbs, normal_wishart, split_merge
-from dpmix.model.coarsening import coarsened, zeta_of
+from dpmix.model.coarsening import coarsened, with_full_events, zeta_of
 from dpmix.model.mixture import Array, Stats, mixture_from, mixture_of
 from dpmix.model.prior import log_prior
 from dpmix.model.streams import Key, Stream
@@ -44,6 +44,21 @@ def test_statistics_are_scaled_and_the_log_likelihood_is_not() -> None:
     assert coarsened(stats, 1.0) is stats
 
 
+def test_the_first_events_of_a_component_count_in_full() -> None:
+    counts = np.array([0.0, 5.0, 20.0, 100.0, 1e5])
+    stats = Stats(
+        counts, counts[:, None] * [1.0, 2.0], counts[:, None, None] * np.eye(2), np.zeros((5, 2)), 0.0
+    )
+    fewer = coarsened(stats, 0.1)
+    found = with_full_events(fewer, 0.1, 20.0)
+    as_many = np.array([0.0, 5.0, 20.0, 20.0, 1e4])
+    np.testing.assert_allclose(found.counts, as_many)
+    np.testing.assert_allclose(found.sums, as_many[:, None] * [1.0, 2.0])
+    np.testing.assert_allclose(found.scatters, as_many[:, None, None] * np.eye(2))
+    assert with_full_events(fewer, 0.1, 0.0) is fewer
+    assert with_full_events(stats, 1.0, 20.0) is stats
+
+
 # ---- One component: the scaled statistics give exactly the power posterior
 
 
@@ -68,11 +83,12 @@ def power_posterior_z(draws: Array, events: Array, zeta: float) -> float:
     return float(np.abs(np.concatenate((means, spreads))).max())
 
 
-def one_component_draws(events: Array, zeta: float) -> Array:
+def one_component_draws(events: Array, zeta: float, full_events: float = 0.0) -> Array:
     values = events.astype(np.float32)
     start = initialise.from_kmeans(values, len(values), 1, PRIOR, Stream(1, 0, 0))
     stats = ReferenceEngine(values).expect_labels(mixture_of(start))
-    states = (gibbs.sweep(start, stats, PRIOR, Stream(5, 0, i), zeta=zeta)[0] for i in range(1, 2001))
+    settings: dict[str, float] = {"zeta": zeta, "full_events": full_events}
+    states = (gibbs.sweep(start, stats, PRIOR, Stream(5, 0, i), **settings)[0] for i in range(1, 2001))
     return np.array([state.means[0] for state in states])
 
 
@@ -85,6 +101,20 @@ def test_one_component_has_the_power_posterior() -> None:
 def test_a_wrong_power_fails(zeta: float) -> None:
     events = three_groups(80)
     assert power_posterior_z(one_component_draws(events, zeta), events, 0.1) > 8.0
+
+
+def test_a_small_component_has_the_power_posterior_of_its_full_events() -> None:
+    events = three_groups(80)
+    power = 20.0 / len(events)
+    assert power_posterior_z(one_component_draws(events, 0.02, 20.0), events, power) < 4.0
+
+
+@pytest.mark.parametrize(("zeta", "full_events"), [(0.02, 0.0), (0.02, 1e6), (0.9, 20.0)])
+def test_other_full_events_fail(zeta: float, full_events: float) -> None:
+    """None, all, and fewer than the power gives anyway."""
+    events = three_groups(80)
+    draws = one_component_draws(events, zeta, full_events)
+    assert power_posterior_z(draws, events, 20.0 / len(events)) > 8.0
 
 
 # ---- Bayesian EM climbs the power posterior
@@ -194,6 +224,18 @@ def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path) -> None:
     assert_identical(tmp_path / "whole.h5", tmp_path / "parts.h5")
     run_mcmc(coarse_config(tmp_path, "exact.h5", None))
     assert (open_run(tmp_path / "exact.h5").means[:] != open_run(tmp_path / "whole.h5").means[:]).any()
+
+
+def test_full_events_reach_the_sweeps_of_a_run(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.npy", 1_000)
+    config = coarse_config(tmp_path, "plain.h5", 50.0)
+    run_mcmc(config)
+    model = config.model.model_copy(update={"full_events": 20.0})
+    output = config.output.model_copy(update={"path": str(tmp_path / "full.h5")})
+    run_mcmc(config.model_copy(update={"model": model, "output": output}))
+    plain, full = (open_run(tmp_path / f"{name}.h5") for name in ("plain", "full"))
+    assert full.parsed_config().model.full_events == 20.0
+    assert (plain.means[:] != full.means[:]).any()
 
 
 @pytest.mark.parametrize("run", [run_mcmc, run_bem])
