@@ -10,9 +10,8 @@ relative entropy as the distance it is, to a good approximation, the power poste
 Few events count in full, and many events count together as at most n_c events. n_c is `model.coarseness`.
 
 A sweep of the sampler draws the labels as usual, and everything else given their statistics times zeta. But
-the first events of a component count in full for its mean and covariance (`with_full_events`): among many
-events, those of a small population would otherwise count as one or two, too few for a place and a shape. A
-step of Bayesian EM multiplies all statistics of its responsibilities, and is then EM for the mode of the
+the first events of a component may count in full for its mean and covariance (`with_full_events`): among very
+many events, a small population otherwise counts as one or two, too few for a place and a shape. A step of Bayesian EM multiplies all statistics of its responsibilities, and is then EM for the mode of the
 power posterior. docs/explanation/coarsening.md states which distribution the sampler has.
 """
 
