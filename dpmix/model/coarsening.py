@@ -11,8 +11,9 @@ Few events count in full, and many events count together as at most n_c events. 
 
 A sweep of the sampler draws the labels as usual, and everything else given their statistics times zeta. But
 the first events of a component may count in full for its mean and covariance (`with_full_events`): among very
-many events, a small population otherwise counts as one or two, too few for a place and a shape. A step of Bayesian EM multiplies all statistics of its responsibilities, and is then EM for the mode of the
-power posterior. docs/explanation/coarsening.md states which distribution the sampler has.
+many events, a small population otherwise counts as one or two, too few for a place and a shape. A step of
+Bayesian EM multiplies all statistics of its responsibilities, and is then EM for the mode of the power
+posterior. docs/explanation/coarsening.md states which distribution the sampler has.
 """
 
 from __future__ import annotations
