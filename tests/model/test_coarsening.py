@@ -17,7 +17,7 @@ from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import bem, gibbs, normal_wishart, split_merge
 from dpmix.model.coarsening import coarsened, with_full_events, zeta_of
-from dpmix.model.mixture import Array, Stats, mixture_from, mixture_of
+from dpmix.model.mixture import Array, State, Stats, mixture_from, mixture_of
 from dpmix.model.prior import log_prior
 from dpmix.model.streams import Key, Stream
 from dpmix.runs import initialise
@@ -87,9 +87,11 @@ def one_component_draws(events: Array, zeta: float, full_events: float = 0.0) ->
     values = events.astype(np.float32)
     start = initialise.from_kmeans(values, len(values), 1, PRIOR, Stream(1, 0, 0))
     stats = ReferenceEngine(values).expect_labels(mixture_of(start))
-    settings: dict[str, float] = {"zeta": zeta, "full_events": full_events}
-    states = (gibbs.sweep(start, stats, PRIOR, Stream(5, 0, i), **settings)[0] for i in range(1, 2001))
-    return np.array([state.means[0] for state in states])
+
+    def swept(i: int) -> State:
+        return gibbs.sweep(start, stats, PRIOR, Stream(5, 0, i), zeta=zeta, full_events=full_events)[0]
+
+    return np.array([swept(i).means[0] for i in range(1, 2001)])
 
 
 def test_one_component_has_the_power_posterior() -> None:
