@@ -142,6 +142,7 @@ def open_session(kind: str, config: Config, base: Path, resume: bool, overwrite:
         log.info("engine: %s", describe_engine(attributes))
         profile = TimeProfile(None if earlier is None else earlier.profile)
         coarse = _coarseness(config, events, prior, earlier, profile)
+        _warn_of_full_events(kind, config, coarse.coarseness)
         if writer is None or earlier is None:
             layout = layout_of(kind, config, base, events, attributes, coarse)
             layout = replace(layout, cohort=cohort.names(groups))
@@ -227,6 +228,13 @@ def _coarseness(
     with profile.span("start"):
         resolution = events.scaling.standardised_resolution
         return coarseness.choose(config, events.values, events.weights, prior, resolution)
+
+
+def _warn_of_full_events(kind: str, config: Config, coarse: float | None) -> None:
+    """Warn if `model.full_events` is set where it has no effect."""
+    if config.model.full_events and (kind == "bem" or coarse is None):
+        where = "Bayesian EM" if kind == "bem" else "the exact posterior (model.coarseness: null)"
+        log.warning("model.full_events has no effect on %s", where)
 
 
 def _extended(stack: ExitStack, writer: RunWriter, config: Config, earlier: Run) -> RunWriter:

@@ -240,6 +240,23 @@ def test_full_events_reach_the_sweeps_of_a_run(tmp_path: Path) -> None:
     assert (plain.means[:] != full.means[:]).any()
 
 
+@pytest.mark.parametrize(
+    ("run", "coarseness", "expected"),
+    [
+        (run_mcmc, 400.0, ""),
+        (run_mcmc, None, "model.full_events has no effect on the exact posterior (model.coarseness: null)"),
+        (run_bem, 400.0, "model.full_events has no effect on Bayesian EM"),
+    ],
+)
+def test_full_events_without_effect_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, run: Any, coarseness: float | None, expected: str
+) -> None:
+    write_events(tmp_path / "events.npy", 1_000)
+    config = coarse_config(tmp_path, "run.h5", coarseness)
+    run(config.model_copy(update={"model": config.model.model_copy(update={"full_events": 20.0})}))
+    assert [line for line in caplog.messages if "full_events" in line] == ([expected] if expected else [])
+
+
 @pytest.mark.parametrize("run", [run_mcmc, run_bem])
 def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: Any) -> None:
     write_events(tmp_path / "events.npy", 1_000)
