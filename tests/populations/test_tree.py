@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda.engine import CudaEngine
+from dpmix.populations.tree import modes as tree_modes
 from dpmix.populations.tree import tree as trees
 from dpmix.populations.tree.modes import Density, MakeEngine, find_modes, find_saddles, nearest_components
 from dpmix.populations.tree.tree import LEVEL, Tree, find_peaks, valley_tolerance
@@ -128,7 +129,10 @@ def path_minima(mixture: tuple[Array, Array, Array], modes: Array, own: Array) -
 
 
 @pytest.mark.parametrize(("n_components", "dim", "seed"), [(14, 3, 1), (20, 5, 2), (25, 2, 3), (12, 8, 4)])
-def test_saddles_are_the_best_of_all_paths(n_components: int, dim: int, seed: int) -> None:
+def test_saddles_are_the_best_of_all_paths(
+    n_components: int, dim: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_modes, "ROUND", 4)  # several rounds
     mixture = random_mixture(n_components, dim, seed)
     density = Density(*mixture, CpuEngine)
     own, points, heights = find_modes(density)
