@@ -2,7 +2,7 @@
 
     python benchmarks/real_runs.py RUNS                  # 15 runs, an hour and a half on two free cores
     python benchmarks/real_runs.py RUNS --sets hipc      # the results of the other sets stay
-    python benchmarks/real_runs.py RUNS_FULL --full      # with model.full_events=20
+    python benchmarks/real_runs.py RUNS --full           # with model.full_events=20
 
 Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
@@ -81,7 +81,7 @@ def gates_of(name: str) -> Ints | None:
 
 def run_of(name: str, runs: Path, full_events: int) -> Path:
     """Make the run of a set, unless it is there."""
-    own = runs / name
+    own = runs / "full" / name if full_events else runs / name
     path = own / "run.h5"
     if path.exists():
         return path

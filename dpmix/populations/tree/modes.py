@@ -209,30 +209,25 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     evaluate(np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64))
     left = np.argsort(-bounds, kind="stable")
     while True:
+        known = np.flatnonzero(~np.isnan(lowest))
+        joins = list(_joins(ends[known], lowest[known], n_modes))
+        least = np.full((n_modes, n_modes), -np.inf)
+        for at, lesser, greater in joins:
+            least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[known[at]] - ROUNDING
         left = left[np.isnan(lowest[left])]
-        left = left[bounds[left] >= _least(ends, lowest, n_modes)[ends[left, 0], ends[left, 1]]]
+        left = left[bounds[left] >= least[ends[left, 0], ends[left, 1]]]
         if not len(left):
             break
         evaluate(np.sort(left[:ROUND]))
-    known = np.flatnonzero(~np.isnan(lowest))
     events = np.bincount(modes, density.weights, n_modes) * n_events
     saddles = []
-    for at, lesser, _ in _joins(ends[known], lowest[known], n_modes):
+    for at, lesser, _ in joins:
         u, v = ends[known[at]].tolist()
         child, parent = (u, v) if u in lesser else (v, u)
         # The first mode of a branch is its highest, because modes are numbered by height.
         rise = float(heights[lesser[0]] - lowest[known[at]])
         saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
     return saddles
-
-
-def _least(ends: Ints, lowest: Array, n_modes: int) -> Array:
-    """Return a lower bound of the saddle of each two modes, [L, L], from the paths evaluated (others NaN)."""
-    known = np.flatnonzero(~np.isnan(lowest))
-    least = np.full((n_modes, n_modes), -np.inf)
-    for at, lesser, greater in _joins(ends[known], lowest[known], n_modes):
-        least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[known[at]] - ROUNDING
-    return least
 
 
 def joining_lines(density: Density, points: Array) -> Ints:
