@@ -15,8 +15,8 @@ The sets and the scores come from ../shared/tools (labelled.py, gating_score.py)
 project: mean F1 after matching clusters and gates one to one (Weber and Robinson 2016, Cytometry A 89:1084),
 the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand index, of the
 gated events, sample by sample and averaged over the samples of a set, then over seeds. All tools have the
-same events of one sample at a time: dpmix on the transformed scale, where it recognises the counts of mass
-cytometry, and the others standardised, as dpmix does for itself. Some of the peers get the number of gates as
+same events of one sample at a time: dpmix on the transformed scale, with the names of the channels, where it
+recognises the counts of mass cytometry and arcsinh scales that divide noise; the others standardised, as dpmix does for itself. Some of the peers get the number of gates as
 input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
 
 Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
@@ -70,12 +70,12 @@ def tools() -> tuple[Any, Any]:
     return importlib.import_module("labelled"), importlib.import_module("gating_score")
 
 
-def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints]]:
-    """Number, events on the transformed scale and gates of each sample of a set, or of some first ones."""
+def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints, tuple[str, ...]]]:
+    """Number, events on the transformed scale, gates and channels of each sample of a set, or of some first ones."""
     labelled, _ = tools()
-    events, gates, _, sample = labelled.load(name)
+    events, gates, channels, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):
-        yield int(number), events[sample == number].astype(np.float32), gates[sample == number]
+        yield int(number), events[sample == number].astype(np.float32), gates[sample == number], channels
 
 
 def standardised(events: Events) -> Events:
@@ -96,10 +96,10 @@ def measure(method: str, name: str, seed: int, asked: argparse.Namespace) -> Row
     _, gating_score = tools()
     about = METHODS[method]
     scores, seconds, results, recall = [], 0.0, [], []
-    for number, events, gates in samples(name, asked.samples):
+    for number, events, gates, channels in samples(name, asked.samples):
         if about.cluster is None:
             folder = sample_folder(asked.runs, name, number, seed)
-            labels, result = gated(events, folder, seed, asked.set)
+            labels, result = gated(events, channels, folder, seed, asked.set)
             results.append(result)
             seconds += sum(result.seconds.values())
         else:

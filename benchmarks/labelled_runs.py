@@ -50,8 +50,12 @@ class Gated:
     ess: list[float | None]
 
 
-def gated(events: Events, folder: Path, seed: int, options: Sequence[str] = ()) -> tuple[Ints, Gated]:
+def gated(
+    events: Events, channels: Sequence[str], folder: Path, seed: int, options: Sequence[str] = ()
+) -> tuple[Ints, Gated]:
     """Run MCMC and gate, with the default config except for `options`, unless the results are there.
+
+    All channels are used, also those that the default config would leave out by their names.
 
     Returns
     -------
@@ -60,17 +64,23 @@ def gated(events: Events, folder: Path, seed: int, options: Sequence[str] = ()) 
     Gated
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data, run, kept = folder / "events.npy", folder / "run.h5", folder / "gated.json"
+    data, run, kept = folder / "events.npz", folder / "run.h5", folder / "gated.json"
     text = yaml.safe_dump(
-        {"data": {"files": [str(data.resolve())]}, "output": {"path": str(run)}, "seed": seed}
+        {
+            "data": {"files": [str(data.resolve())], "channels": list(channels)},
+            "output": {"path": str(run)},
+            "seed": seed,
+        }
     )
     config = folder / "run.yaml"
-    same = data.exists() and np.array_equal(np.load(data), events) and _is_complete(run, text, options)
+    same = (
+        data.exists() and np.array_equal(np.load(data)["events"], events) and _is_complete(run, text, options)
+    )
     if same and kept.exists():
         return np.load(folder / "populations.npy"), Gated(**json.loads(kept.read_text()))
     kept.unlink(missing_ok=True)
     if not same:
-        np.save(data, events)
+        np.savez(data, events=events, channels=channels)
         config.write_text(text)
         sets = [word for option in options for word in ("--set", option)]
         _command("mcmc", config, "--overwrite", *sets)

@@ -384,7 +384,7 @@ def scores(gates: Ints, clusters: Ints) -> dict[str, float]:
     }
 
 
-def gated(method: str, events: Events, gates: Ints) -> dict[str, Any]:
+def gated(method: str, events: Events, channels: Sequence[str], gates: Ints) -> dict[str, Any]:
     """Seconds and scores of a method on a set; of dpmix, of both commands from beginning to end."""
     about = METHODS[method]
     cluster = about.cluster
@@ -394,7 +394,7 @@ def gated(method: str, events: Events, gates: Ints) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         began, before = time.perf_counter(), os.times()
         if cluster is None:
-            labels, _ = labelled_runs.gated(events, Path(folder), SEED)
+            labels, _ = labelled_runs.gated(events, channels, Path(folder), SEED)
         else:
             labels = cluster(events, n_gates, SEED)
         seconds, after = time.perf_counter() - began, os.times()
@@ -419,8 +419,9 @@ def gates(scale: Scale) -> dict[str, Any]:
             continue
         if name == "simulated":
             events, truth = cells(scale.cells)
+            channels = [f"channel_{k}" for k in range(events.shape[1])]
         else:
-            _, values, truth = next(gating.samples(name))
+            _, values, truth, channels = next(gating.samples(name))
             events = gating.standardised(values)
         shape = {"events": list(events.shape), "gates": len(np.unique(truth[truth > 0]))}
         found[name] = shape | {"methods": {}}
@@ -428,7 +429,7 @@ def gates(scale: Scale) -> dict[str, Any]:
             if method in scale.slow:
                 found[name]["methods"][method] = {"reason": "left out of a quick run"}
                 continue
-            found[name]["methods"][method] = attempt(partial(gated, method, events, truth))
+            found[name]["methods"][method] = attempt(partial(gated, method, events, channels, truth))
             tell(name, method, found[name]["methods"][method])
     return found
 

@@ -2,7 +2,7 @@
 // Channels of the ticked files: histograms, densities, transforms and compensation. The server computes all of them
 // (dpmix/app/channels.py); the settings go into the config of the run.
 
-const methods = { logicle: ["t", "w", "m", "a"], arcsinh: ["cofactor"], log: [], linear: [] };
+const methods = { logicle: ["t", "w", "m", "a"], arcsinh: ["cofactor"], widen: ["cofactor"], log: [], linear: [] };
 const choice = { files: [], channels: null, notes: [], suggested: "", compensation: "", matrix: null, detectors: [], pair: null, grid: null };
 const tickedFiles = () => [...document.querySelectorAll(".file:checked")].map((box) => box.value);
 const copied = (value) => JSON.parse(JSON.stringify(value));

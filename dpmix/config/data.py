@@ -11,7 +11,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from dpmix.config.section import Section, key
 
 DEFAULT = "default"
-TRANSFORM_OF = {"cofactor": "arcsinh", "t": "logicle", "w": "logicle", "m": "logicle", "a": "logicle"}
+LOGICLE = ("logicle",)
+METHODS_WITH = {"cofactor": ("arcsinh", "widen"), "t": LOGICLE, "w": LOGICLE, "m": LOGICLE, "a": LOGICLE}
 
 Resolution = Annotated[float, Field(ge=0.0, le=1e9)]
 
@@ -19,15 +20,17 @@ Resolution = Annotated[float, Field(ge=0.0, le=1e9)]
 class TransformConfig(Section):
     """Transform of a channel to a scale on which its populations are close to Gaussian."""
 
-    method: Literal["auto", "logicle", "arcsinh", "log", "linear"] = key(
+    method: Literal["auto", "logicle", "arcsinh", "log", "widen", "linear"] = key(
         "auto",
-        "auto: the transform that fits the instrument, recorded in the run file. log: logarithm to base 10.",
+        "auto: the transform that fits the instrument, recorded in the run file. log: logarithm to base 10. "
+        "widen: arcsinh(sinh(x) / cofactor), for values on an arcsinh scale that divides noise about zero.",
         "scatter linear, mass cytometry arcsinh with cofactor 5, fluorescence logicle with t, w and m fitted "
-        "to the events, plain tables linear",
+        "to the events, plain tables linear, or widen where their scale divides the noise about zero",
     )
     cofactor: float | None = key(
         None,
-        "Cofactor of arcsinh(x / cofactor); null: 5 for mass cytometry, 150 otherwise. For arcsinh only.",
+        "Cofactor of arcsinh(x / cofactor); null: 5 for mass cytometry, 150 otherwise. For widen, how many "
+        "times as wide the linear part of the scale becomes; null: fitted to the events.",
         gt=0,
     )
     t: float | None = key(
@@ -47,9 +50,10 @@ class TransformConfig(Section):
 
     @model_validator(mode="after")
     def _parameters_belong_to_the_method(self) -> TransformConfig:
-        for name, method in TRANSFORM_OF.items():
-            if getattr(self, name) is not None and self.method != method:
-                raise ValueError(f"{name} is for method {method}, but method is {self.method}; remove {name}")
+        for name, methods in METHODS_WITH.items():
+            if getattr(self, name) is not None and self.method not in methods:
+                those = " or ".join(methods)
+                raise ValueError(f"{name} is for method {those}, but method is {self.method}; remove {name}")
         w, m, a = (
             default if x is None else x for x, default in ((self.w, 0.5), (self.m, 4.5), (self.a, 0.0))
         )
@@ -179,7 +183,7 @@ class DataConfig(Section):
     transform: dict[str, TransformConfig] = key(
         {DEFAULT: TransformConfig()},
         'Transform of each channel, by name or glob; "default" applies to all other channels. Methods: auto '
-        "(fits the instrument), logicle (t, w, m, a), arcsinh (cofactor), log, linear.",
+        "(fits the instrument), logicle (t, w, m, a), arcsinh (cofactor), log, widen (cofactor), linear.",
         need="a mapping of channel names or globs to transforms, for example {default: {method: logicle}}",
     )
     controls: dict[str, str] = key(

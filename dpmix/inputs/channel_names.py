@@ -192,6 +192,12 @@ def _read(stem: str, match: re.Match[str], quantity: str, scale: str) -> tuple[s
     )
 
 
+def names_a_cluster_of_differentiation(details: Sequence[Channel]) -> bool:
+    """Return True if a channel has a name such as CD4: then a table is of cells."""
+    names = [name for channel in details for name in (channel.detector, channel.marker)]
+    return any(re.search(r"(?<![A-Za-z])CD\d", name) for name in names)
+
+
 def why_not_measured(channel: Channel) -> str:
     """Return why a channel measures no stain (see `NOT_MARKERS` and `ADDED`), "" if it may measure one."""
     for why, names in NOT_MARKERS:

@@ -11,18 +11,27 @@ from dpmix.config.data import DEFAULT, TransformConfig
 from dpmix.errors import ConfigError
 from dpmix.inputs import mass
 from dpmix.inputs.channel import Channel
-from dpmix.inputs.channel_names import is_coarse, why_not_measured
+from dpmix.inputs.channel_names import (
+    is_coarse,
+    names_a_cluster_of_differentiation,
+    why_not_measured,
+)
 from dpmix.inputs.channels import match_all
 from dpmix.inputs.file_plans import FilePlan
 from dpmix.inputs.logicle import fit_logicle, reference
 from dpmix.inputs.sources import Kind, Source
-from dpmix.inputs.transformed import are_light, long_tailed
+from dpmix.inputs.transformed import (
+    LOBES,
+    are_light,
+    long_tailed,
+    widening_cofactor,
+    widening_cofactors,
+)
 from dpmix.inputs.transforms import Transform
 from dpmix.model.mixture import Array, Floats
 
 FLUORESCENCE_COFACTOR = 150.0
 MASS_COFACTOR = 5.0
-WIDE_NOISE = 6.0  # cofactors of an arcsinh: wider noise about zero falls into two lobes
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ def fitting_method(channel: Channel, kind: Kind, linearize: bool) -> str:
     """Return the method of the transform that fits a channel of a kind of instrument (None: unknown).
 
     Mass cytometry: arcsinh. Fluorescence: logicle. Linear: scatter and similar channels, values that stay on
-    a logarithmic scale, integers with too few levels for logicle, and unknown instruments.
+    a logarithmic scale, integers with too few levels for logicle, and unknown instruments (but see `_widen`).
     """
     if kind is None or why_not_measured(channel):
         return "linear"
@@ -112,6 +121,7 @@ def make_transforms(
         asked.method if asked.method != "auto" else fitting_method(channel, kind, linearize)
         for asked, channel in zip(settings, channels, strict=True)
     ]
+    methods = _widen(methods, settings, first, kind, seen)
     highest = [float(value) for value in seen.highest]
     # Over all channels: a dim channel alone does not show that its range is false.
     reach = max((x for x, method in zip(highest, methods, strict=True) if method == "logicle"), default=0.0)
@@ -122,10 +132,32 @@ def make_transforms(
         if asked.method == "auto" and method == "logicle":
             raw, exact = seen.raw[:, j].astype(float), channels[j].integer
             made.append(fit_logicle(raw, top, highest[j], reach, exact))
+        elif method == "widen":
+            fitting = asked.cofactor or widening_cofactor(seen.raw[:, j])
+            made.append(Transform("widen", cofactor=fitting))
         else:
             name = channels[j].detector
             made.append(make_transform(asked, method, name, kind, highest[j] if top is None else top))
     return tuple(made)
+
+
+def _widen(
+    methods: list[str], settings: Sequence[TransformConfig], first: FilePlan, kind: Kind, seen: Seen
+) -> list[str]:
+    """Return the methods with widen where auto finds an arcsinh scale that divides the noise about zero.
+
+    By their values alone, two lobes of noise are as good as two populations: the channels must be of cells.
+    """
+    channels = [first.source.details[k] for k in first.chosen]
+    of_cells = first.source.header is not None or names_a_cluster_of_differentiation(channels)
+    measured = [k for k, channel in enumerate(channels) if not why_not_measured(channel)]
+    if kind is not None or not of_cells or not measured:
+        return methods
+    wider = dict(zip(measured, widening_cofactors(seen.raw[:, measured]) > 1.0, strict=True))
+    return [
+        "widen" if wider.get(k) and asked.method == "auto" else method
+        for k, (method, asked) in enumerate(zip(methods, settings, strict=True))
+    ]
 
 
 def transform_notes(
@@ -150,6 +182,15 @@ def transform_notes(
     if by_values and kind_of(first.source, seen.raw) == "fluorescence":
         found = "values look like raw fluorescence, so method auto is logicle, fitted to them"
         notes.append(f"{first.source.name}: {found}")
+    wider = [
+        f"{name} (cofactor {one.cofactor:g})"
+        for name, one, wanted in zip(names, transforms, asked, strict=False)
+        if one.method == "widen" and wanted.method == "auto"
+    ]
+    if wider:
+        found = "values look like an arcsinh scale that divides the noise about zero into two lobes"
+        does = f"method auto is widen for {', '.join(wider)}; linear keeps their scale"
+        notes.append(f"{first.source.name}: {found}; {does} (data.transform)")
     if len(seen.raw) and np.isfinite(seen.raw).all() and are_light(seen.raw):
         tails = long_tailed(seen.raw)
         odd = [
@@ -162,7 +203,7 @@ def transform_notes(
             warnings.append(f"{text} fluorescence; set data.transform to logicle or auto for them")
     for j, one in enumerate(transforms):
         noise = reference(seen.raw[:, j].astype(float)) if one.method == "arcsinh" and measure[j] else 0.0
-        if noise > WIDE_NOISE * one.cofactor and (seen.raw[:, j] < 0).any():
+        if noise > LOBES * one.cofactor and (seen.raw[:, j] < 0).any():
             text = f"{names[j]}: arcsinh with cofactor {one.cofactor:g} splits the noise about zero, which"
             warnings.append(
                 f"{text} reaches to {-noise:.3g}, into two lobes; use logicle, or a cofactor near {noise:.2g}"

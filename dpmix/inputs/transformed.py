@@ -12,6 +12,10 @@ with the spillover matrix and the range of the instrument still in their keyword
   $PnR;
 - all values are small, but for a few wild ones: an arcsinh or logicle scale ends between 1 and 15, and light
   or its noise reaches further on every instrument.
+
+**An arcsinh scale can be too narrow.** Where its linear part is narrower than the noise about zero, as often
+with the usual cofactor of 150, the negative cells of a marker fall into two lobes, which look like two
+populations. Such values have small, evenly spread negative ones beside those about zero, and are not centred.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmix.inputs.channel import Channel
+from dpmix.inputs.logicle import reference
+from dpmix.inputs.mass import cofactor_of_counts
 from dpmix.inputs.text_format import is_number
 from dpmix.model.mixture import Array, Floats
 
@@ -34,6 +40,9 @@ LONG, SHARE = (
     15.0,
     0.25,
 )  # upper part of a channel of light, in lower parts, and share of channels that have it
+LOBES = 2.0  # cofactors: noise that reaches further below zero (a normal: sd above a cofactor) has two lobes
+EVEN = 0.5  # as many values just above zero as just below it, at least: noise about zero has about as many
+CENTRED = 0.03  # standard deviations: means or medians so close to 0 show that channels were centred
 ENOUGH = 100  # events whose quantiles show light
 EVENTS = 20_000  # that show the shape of a channel as well as all do
 
@@ -64,6 +73,54 @@ def long_tailed(raw: Array | Floats) -> npt.NDArray[np.bool_]:
     low, quarter, high = np.quantile(thinned(raw), [0.01, 0.25, 0.999], axis=0).astype(float)
     found: npt.NDArray[np.bool_] = (high - quarter > LONG * (quarter - low)) & (high >= TOP)
     return found
+
+
+def widening_cofactors(values: Array | Floats) -> Array:
+    """Return how many times as wide the linear part of each channel must be to keep its noise in one lobe.
+
+    Parameters
+    ----------
+    values : float32 or float64 [M, D]
+        Some of the events, of channels that measure light, as another program has transformed them.
+
+    Returns
+    -------
+    float64 [D]
+        1 where the scale fits, and in all channels where the values are not on an arcsinh scale.
+    """
+    found = np.ones(values.shape[1])
+    some = thinned(values).astype(np.float64)
+    if len(some) < ENOUGH or not np.isfinite(some).all() or _usual_highest(np.abs(some)).max() > MOST:
+        return found
+    centred = np.abs([some.mean(0), np.median(some, axis=0)]) < CENTRED * some.std(0)
+    if centred.mean(axis=1).max() > 0.5 or cofactor_of_counts(some) is not None:
+        return found
+    for j, column in enumerate(some.T):
+        negative = column[column < 0.0]
+        if len(negative) and _spans_zero(column, -float(np.median(negative))):
+            found[j] = widening_cofactor(column)
+    return found
+
+
+def widening_cofactor(values: Array | Floats) -> float:
+    """Return how many times as wide the linear part of an arcsinh scale must be for its noise, at least 1.
+
+    Parameters
+    ----------
+    values : float32 or float64 [M]
+        Values of one channel on this scale.
+    """
+    if not (values < 0).any():
+        return 1.0  # `reference` would take the lowest value for a limit of the detector
+    # In units of the cofactor. Three digits, so that reports and configs have short numbers.
+    noise = reference(np.sinh(np.clip(values.astype(np.float64), -MOST, MOST)))
+    return float(f"{noise:.3g}") if noise > LOBES else 1.0
+
+
+def _spans_zero(column: Array, near: float) -> bool:
+    """Return True if values [M] up to `near` above zero are about as many as those below."""
+    below, above = ((column > -near) & (column < 0.0)).sum(), ((column >= 0.0) & (column < near)).sum()
+    return bool(above >= EVEN * below)
 
 
 def why_transformed(

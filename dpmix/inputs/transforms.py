@@ -3,7 +3,8 @@
 raw
     Measured values in the units of the file, with amplification undone and compensated if the config says so.
 transformed
-    After the channel's transform (logicle, arcsinh, log, linear). The scale of plots. Atoms are spread on it.
+    After the channel's transform (logicle, arcsinh, log, widen, linear). The scale of plots. Atoms are spread
+    on it.
 standardised
     Mean 0 and standard deviation 1 over the events. The scale of the sampler.
 
@@ -25,7 +26,8 @@ from dpmix.errors import DataError
 from dpmix.inputs.atoms import Atom, spread
 from dpmix.model.mixture import Array, Floats, Ints
 
-Method = Literal["logicle", "arcsinh", "log", "linear"]
+FAR = 100.0  # an arcsinh is a logarithm there: sinh(x) / c moves it by log(c), and overflows further on
+Method = Literal["logicle", "arcsinh", "log", "widen", "linear"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class Transform:
 
     Attributes
     ----------
-    method : "logicle", "arcsinh", "log" or "linear"
-        arcsinh is arcsinh(x / cofactor), log the logarithm to base 10, logicle is 1 at x = t.
+    method : "logicle", "arcsinh", "log", "widen" or "linear"
+        arcsinh is arcsinh(x / cofactor), log the logarithm to base 10, logicle is 1 at x = t. widen is
+        arcsinh(sinh(x) / cofactor), for values that are on an arcsinh scale already: they become those of a
+        cofactor this many times as large.
     cofactor : float
-        For arcsinh.
+        For arcsinh and widen.
     t, w, m, a : float
         For logicle: top of the scale, linear decades, all decades, additional negative decades.
 
@@ -55,8 +59,8 @@ class Transform:
     a: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.method == "arcsinh" and not 0 < self.cofactor < math.inf:
-            raise ValueError(f"arcsinh: cofactor is {self.cofactor:g}, need a number above 0")
+        if self.method in ("arcsinh", "widen") and not 0 < self.cofactor < math.inf:
+            raise ValueError(f"{self.method}: cofactor is {self.cofactor:g}, need a number above 0")
         fits = (
             math.isfinite(self.t + self.w + self.m + self.a)
             and self.t > 0
@@ -95,6 +99,8 @@ class Transform:
                 return np.arcsinh(raw / self.cofactor)
             case "log":
                 return np.log10(raw)
+            case "widen":
+                return _widened(raw, self.cofactor)
             case "linear":
                 return np.asarray(raw, np.float64)
 
@@ -108,16 +114,29 @@ class Transform:
                 return self.cofactor * np.sinh(transformed)
             case "log":
                 return 10.0 ** np.asarray(transformed, np.float64)
+            case "widen":
+                return _widened(transformed, 1.0 / self.cofactor)
             case "linear":
                 return np.asarray(transformed, np.float64)
 
     def parameters(self) -> dict[str, float]:
         """Return the parameters of the method by name."""
-        names = {"logicle": ("t", "w", "m", "a"), "arcsinh": ("cofactor",)}.get(self.method, ())
+        names = {
+            "logicle": ("t", "w", "m", "a"),
+            "arcsinh": ("cofactor",),
+            "widen": ("cofactor",),
+        }.get(self.method, ())
         return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         return " ".join([self.method, *(f"{name}={x:g}" for name, x in self.parameters().items())])
+
+
+def _widened(values: npt.ArrayLike, cofactor: float) -> Array:
+    """Return arcsinh(sinh(x) / cofactor), float64 of any shape."""
+    given = np.asarray(values, np.float64)
+    near = np.clip(given, -FAR, FAR)
+    return np.arcsinh(np.sinh(near) / cofactor) + (given - near)
 
 
 @dataclass(frozen=True)

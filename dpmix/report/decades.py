@@ -55,6 +55,9 @@ def axis_ticks(transform: Transform, low: float, high: float) -> Ticks:
     """
     if transform.method == "linear":
         return _round_numbers(low, high)
+    if transform.method == "widen":  # the values of the table, which are on a scale themselves
+        numbers = _round_numbers(*transform.invert(np.array([low, high])).tolist())
+        return Ticks(tuple(_places(transform, list(numbers.places))), numbers.texts)
     signs = (1.0,) if transform.method == "log" else (1.0, -1.0)
     decades = [sign * 10.0**power for power in reversed(POWERS) for sign in signs]
     wanted = decades if transform.method == "log" else [0.0, *decades]

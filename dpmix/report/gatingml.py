@@ -300,6 +300,9 @@ def _axis(name: str, compensation: str, transform: Transform, unit: float) -> Ax
         case "log":
             shift = (math.log10(unit) - math.log10(TOP)) / DECADES + 1.0
             return Axis(name, compensation, "flog", (("T", TOP), ("M", DECADES)), 1.0 / DECADES, shift)
+        case "widen":
+            found = f"method widen of {name} cannot be written as GatingML"
+            raise ConfigError([f"--strategy: {found}; set its data.transform to linear"])
         case "linear":
             return Axis(name, compensation, "", (), unit)
 

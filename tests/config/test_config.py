@@ -322,11 +322,13 @@ def test_a_table_of_samples_stands_for_files(data: str) -> None:
         ("{files: [a], max_events: 0}", "data.max_events is 0; it must be an integer of at least 1 or null"),
         (
             "{files: [a], transform: {x: {method: asinh}}}",
-            'data.transform.x.method is "asinh"; it must be one of auto, logicle, arcsinh, log, linear',
+            'data.transform.x.method is "asinh"; it must be one of auto, logicle, arcsinh, log, widen, '
+            "linear",
         ),
         (
             "{files: [a], transform: {x: {method: logicle, cofactor: 5}}}",
-            "data.transform.x: cofactor is for method arcsinh, but method is logicle; remove cofactor",
+            "data.transform.x: cofactor is for method arcsinh or widen, but method is logicle; remove "
+            "cofactor",
         ),
         (
             "{files: [a], transform: {x: {method: logicle, w: 3}}}",

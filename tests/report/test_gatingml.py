@@ -132,6 +132,13 @@ def test_old_instruments_with_logarithmic_amplifiers(shared_data: Path, tmp_path
         space_of(odd, False)
 
 
+def test_a_scale_that_gatingml_does_not_have_is_named(tmp_path: Path) -> None:
+    file = write_cells(tmp_path / "a.fcs")
+    odd = prepared(file, transform={"default": {"method": "widen", "cofactor": 2.0}}, compensation="none")
+    with pytest.raises(ConfigError, match="--strategy: method widen of FSC-A cannot be written as GatingML"):
+        space_of(odd, False)
+
+
 def test_samples_with_different_matrices_refer_to_their_own(tmp_path: Path) -> None:
     matrices = ["3,A-A,B-A,C-A,1,0.2,0,0.1,1,0,0,0,1", "3,A-A,B-A,C-A,1,0,0,0.3,1,0,0,0,1"]
     files = [write_cells(tmp_path / f"{k}.fcs", **{"$SPILLOVER": text}) for k, text in enumerate(matrices)]
