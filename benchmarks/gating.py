@@ -16,8 +16,9 @@ project: mean F1 after matching clusters and gates one to one (Weber and Robinso
 the F-measure of FlowCAP-I (Aghaeepour et al. 2013, Nat. Methods 10:228) and the adjusted Rand index, of the
 gated events, sample by sample and averaged over the samples of a set, then over seeds. All tools have the
 same events of one sample at a time: dpmix on the transformed scale, with the names of the channels, where it
-recognises the counts of mass cytometry and arcsinh scales that divide noise; the others standardised, as dpmix does for itself. Some of the peers get the number of gates as
-input; dpmix does not, has one config for all, its defaults, and is run by its commands, as a user would.
+recognises the counts of mass cytometry and arcsinh scales that divide noise; the others standardised, as
+dpmix does for itself. Some of the peers get the number of gates as input; dpmix does not, has one config for
+all, its defaults, and is run by its commands, as a user would.
 
 Also the share of the gates of 0.05% to 0.5% of a sample's events that a cluster matches. Of dpmix, also the
 adjusted Rand index of the gatings of all events of a sample by two seeds and the number of populations.
@@ -71,7 +72,7 @@ def tools() -> tuple[Any, Any]:
 
 
 def samples(name: str, most: int | None = None) -> Iterator[tuple[int, Events, Ints, tuple[str, ...]]]:
-    """Number, events on the transformed scale, gates and channels of each sample of a set, or of some first ones."""
+    """Number, events on the transformed scale, gates and channels of each sample, or of some first ones."""
     labelled, _ = tools()
     events, gates, channels, sample = labelled.load(name)
     for number in islice(np.unique(sample), most):

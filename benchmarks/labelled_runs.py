@@ -73,9 +73,8 @@ def gated(
         }
     )
     config = folder / "run.yaml"
-    same = (
-        data.exists() and np.array_equal(np.load(data)["events"], events) and _is_complete(run, text, options)
-    )
+    same_events = data.exists() and np.array_equal(np.load(data)["events"], events)
+    same = same_events and _is_complete(run, text, options)
     if same and kept.exists():
         return np.load(folder / "populations.npy"), Gated(**json.loads(kept.read_text()))
     kept.unlink(missing_ok=True)

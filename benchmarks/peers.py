@@ -419,7 +419,7 @@ def gates(scale: Scale) -> dict[str, Any]:
             continue
         if name == "simulated":
             events, truth = cells(scale.cells)
-            channels = [f"channel_{k}" for k in range(events.shape[1])]
+            channels = tuple(f"channel_{k}" for k in range(events.shape[1]))
         else:
             _, values, truth, channels = next(gating.samples(name))
             events = gating.standardised(values)
