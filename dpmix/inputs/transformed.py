@@ -41,6 +41,7 @@ LONG, SHARE = (
     0.25,
 )  # upper part of a channel of light, in lower parts, and share of channels that have it
 LOBES = 2.0  # cofactors: noise that reaches further below zero (a normal: sd above a cofactor) has two lobes
+FEWEST_WIDENED = 1_000  # events; in fewer, chance makes such channels
 EVEN = 0.5  # as many values just above zero as just below it, at least: noise about zero has about as many
 CENTRED = 0.03  # standard deviations: means or medians so close to 0 show that channels were centred
 ENOUGH = 100  # events whose quantiles show light
@@ -90,7 +91,7 @@ def widening_cofactors(values: Array | Floats) -> Array:
     """
     found = np.ones(values.shape[1])
     some = thinned(values).astype(np.float64)
-    if len(some) < ENOUGH or not np.isfinite(some).all() or _usual_highest(np.abs(some)).max() > MOST:
+    if len(some) < FEWEST_WIDENED or not np.isfinite(some).all() or _usual_highest(np.abs(some)).max() > MOST:
         return found
     centred = np.abs([some.mean(0), np.median(some, axis=0)]) < CENTRED * some.std(0)
     if centred.mean(axis=1).max() > 0.5 or cofactor_of_counts(some) is not None:
