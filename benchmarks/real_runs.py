@@ -2,7 +2,7 @@
 
     python benchmarks/real_runs.py RUNS                  # 15 runs, an hour and a half on two free cores
     python benchmarks/real_runs.py RUNS --sets hipc      # the results of the other sets stay
-    python benchmarks/real_runs.py RUNS --full           # with model.full_events=20
+    python benchmarks/real_runs.py RUNS --without        # with model.full_events=0
 
 Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
@@ -46,11 +46,7 @@ COHORT = "cohort_bcrxl"
 LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
 SETS = (*FILES, *TABLES, COHORT)
 RHATS = (1.05, 1.1)
-DEFAULT, FULL, FULL_EVENTS = "default", "full events", 20
-BEFORE = {  # share below 1.05 on the pages of earlier versions: components divided, five seeds, all samples
-    **{"flowsom_68983": 1.0, "gvhd": 0.95, "multicenter_cytof": 0.98, "barcode": 1.0},
-    **{"pbmc_cytomem": 0.83, "dlbcl": 0.91, "hipc": 0.84, "euroflow": 0.99},
-}
+DEFAULT, WITHOUT = "default", "without full events"
 Row = dict[str, Any]
 
 
@@ -79,14 +75,14 @@ def gates_of(name: str) -> Ints | None:
     return first
 
 
-def run_of(name: str, runs: Path, full_events: int) -> Path:
+def run_of(name: str, runs: Path, without: bool) -> Path:
     """Make the run of a set, unless it is there."""
-    own = runs / "full" / name if full_events else runs / name
+    own = runs / "without" / name if without else runs / name
     path = own / "run.h5"
     if path.exists():
         return path
     own.mkdir(parents=True, exist_ok=True)
-    config = {"data": data_of(name, own), "model": {"full_events": full_events}, "seed": 1}
+    config = {"data": data_of(name, own), "seed": 1} | ({"model": {"full_events": 0}} if without else {})
     (own / "run.yaml").write_text(yaml.safe_dump(config))
     partial = own / "partial.h5"
     subprocess.run(
@@ -122,20 +118,18 @@ def page() -> str:
     """Return the table of the default, Markdown, from earlier measurements."""
     found = read_results("real_runs")["results"][DEFAULT]
     lines = [
-        "| set | events x channels | populations | above 0.2% | R-hat < 1.05 before | R-hat < 1.05 | < 1.1 | "
-        "largest | verdict |",
-        "|---" * 9 + "|",
+        "| set | events x channels | populations | above 0.2% | R-hat < 1.05 | < 1.1 | largest | verdict |",
+        "|---" * 8 + "|",
     ]
     for name, row in found.items():
         shares = " | ".join(f"{row[f'rhat below {most}']:.0%}" for most in RHATS)
-        before = f"{BEFORE[name]:.0%}" if name in BEFORE else ""
         sentence = row["verdict"].replace(f": read these with care; {NO_HELP}", "")
         lines.append(
             f"| {name} | {row['events']:,} x {row['channels']} | {row['populations']} | {row['judged']} | "
-            f"{before} | {shares} | {row['rhat most']:.2f} | {sentence} |"
+            f"{shares} | {row['rhat most']:.2f} | {sentence} |"
         )
     total, means = of_all(found)
-    lines.append(f"| all | | | {total} | | {' | '.join(means)} | | |")
+    lines.append(f"| all | | | {total} | {' | '.join(means)} | | |")
     return "\n".join([*lines, "", said("real_runs"), ""])
 
 
@@ -146,10 +140,10 @@ def of_all(found: dict[str, Row]) -> tuple[int, list[str]]:
     return total, [f"{share / total:.0%}" for share in below]
 
 
-def full_page() -> str:
-    """Return the table of the default next to full events, Markdown."""
+def without_page() -> str:
+    """Return the table of runs without full events next to the default, Markdown."""
     results = read_results("real_runs")["results"]
-    plain, full = results[DEFAULT], results[FULL]
+    plain, full = results[WITHOUT], results[DEFAULT]
     names = [name for name in plain if name in full]
     lines = [
         "| set | populations | R-hat < 1.05 | < 1.1 | largest R-hat | mean F1 | ARI to the gates |",
@@ -166,14 +160,14 @@ def full_page() -> str:
     each = [of_all({name: one[name] for name in names})[1] for one in (plain, full)]
     shares = " | ".join(", ".join(pair) for pair in zip(*each, strict=True))
     lines.append(f"| all | | {shares} | | | |")
-    return "\n".join([*lines, "", said("real_runs"), ""])
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     parser = plain_arguments(__doc__)
     parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs")
     parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    parser.add_argument("--full", action="store_true", help=f"with model.full_events={FULL_EVENTS}")
+    parser.add_argument("--without", action="store_true", help="with model.full_events=0")
     parser.add_argument("--only-runs", action="store_true", help="make the runs, and measure nothing")
     asked = parser.parse_args()
     names = asked.sets.split(",")
@@ -181,10 +175,10 @@ def main() -> None:
         raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     results = read_results("real_runs")["results"] if (FOLDER / "real_runs.json").exists() else {}
-    label = FULL if asked.full else DEFAULT
+    label = WITHOUT if asked.without else DEFAULT
     found = results.get(label, {})
     for name in names:
-        run = run_of(name, asked.runs, FULL_EVENTS if asked.full else 0)
+        run = run_of(name, asked.runs, asked.without)
         print(name, open_run(run).profile, flush=True)
         if not asked.only_runs:
             found[name] = measured(run, gates_of(name))

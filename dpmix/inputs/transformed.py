@@ -15,7 +15,7 @@ with the spillover matrix and the range of the instrument still in their keyword
 
 **An arcsinh scale can be too narrow.** Where its linear part is narrower than the noise about zero, as often
 with the usual cofactor of 150, the negative cells of a marker fall into two lobes, which look like two
-populations. Such values have small, evenly spread negative ones beside those about zero, and are not centred.
+populations. Such values are about as frequent just below zero as just above it, and channels are not centred.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Transform:
     ----------
     method : "logicle", "arcsinh", "log", "widen" or "linear"
         arcsinh is arcsinh(x / cofactor), log the logarithm to base 10, logicle is 1 at x = t. widen is
-        arcsinh(sinh(x) / cofactor), for values that are on an arcsinh scale already: they become those of a
+        arcsinh(sinh(x) / cofactor): it brings values that are on an arcsinh scale already to the scale of a
         cofactor this many times as large.
     cofactor : float
         For arcsinh and widen.

@@ -40,7 +40,7 @@ def table(tmp_path: Path, values: Array, more: str = "", names: Sequence[str] = 
 
 
 def test_noise_in_two_lobes_is_one_again() -> None:
-    """The noise of 400 is wider than the linear part of arcsinh(x / 150), that of 60 is not."""
+    """The noise of 400 is wider than the linear part of arcsinh(x / 150), noise of 60 is not."""
     found = widening_cofactors(np.arcsinh(light() / 150.0))
     assert found == pytest.approx([1.96 * 400 / 150, 1.0, 1.96 * 400 / 150, 1.0], rel=0.05)
     assert lobes(Transform("arcsinh", cofactor=150.0), 0.0, 400.0) > 0.4
