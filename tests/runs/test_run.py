@@ -93,7 +93,7 @@ def test_chains_differ_and_thinning_thins(many: Path, plain: Path, tmp_path: Pat
     assert drawn.complete
     assert drawn.weights.shape == (2, 3, 12)
     assert not np.array_equal(drawn.weights[0], drawn.weights[1])
-    dense = {"chains": 2, "burn_in": 2, "draws": 6, "thin": 1}
+    dense = SHORT | {"draws": 6, "thin": 1}
     every = open_run(run_mcmc(a_config(many, str(tmp_path / "run.h5"), mcmc=dense)).path)
     assert np.array_equal(drawn.weights, every.weights[:, 1::2])
     assert np.array_equal(drawn.trace["log_posterior"], every.trace["log_posterior"])

@@ -258,10 +258,10 @@ def test_most_components_of_a_start_empty_before_the_first_draw(
 ) -> None:
     """The density of these five groups is the same with 30 components as with 7."""
     write_events(tmp_path / "events.npy", 2_000)
-    rule = RULE | {"burn_in": 400, "draws": 8}
+    rule, model = RULE | {"burn_in": 400, "draws": 8}, {"components": 40, "coarseness": 5_000.0}
 
     def run(output: str) -> Run:
-        return open_run(run_mcmc(a_config(tmp_path, output, mcmc=rule, model={"components": 40})).path)
+        return open_run(run_mcmc(a_config(tmp_path, output, mcmc=rule, model=model)).path)
 
     right = run("right.h5")
     monkeypatch.setattr(until, "still_empties", lambda occupied: False)
