@@ -1,8 +1,8 @@
 """Run dpmix on real files with its defaults, and say what its chains agree on.
 
-    python benchmarks/real_runs.py RUNS                  # 15 runs, an hour and a half on two free cores
+    python benchmarks/real_runs.py RUNS                  # 15 runs, half an hour on two free cores
     python benchmarks/real_runs.py RUNS --sets hipc      # the results of the other sets stay
-    python benchmarks/real_runs.py RUNS --without        # with model.full_events=0
+    python benchmarks/real_runs.py RUNS --before         # with the posterior of 1.0.0
 
 Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
@@ -46,7 +46,8 @@ COHORT = "cohort_bcrxl"
 LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
 SETS = (*FILES, *TABLES, COHORT)
 RHATS = (1.05, 1.1)
-DEFAULT, WITHOUT = "default", "without full events"
+DEFAULT, BEFORE = "default", "before"
+POSTERIOR_BEFORE = {"coarseness": 5000, "full_events": 0}
 Row = dict[str, Any]
 
 
@@ -75,14 +76,14 @@ def gates_of(name: str) -> Ints | None:
     return first
 
 
-def run_of(name: str, runs: Path, without: bool) -> Path:
+def run_of(name: str, runs: Path, before: bool) -> Path:
     """Make the run of a set, unless it is there."""
-    own = runs / "without" / name if without else runs / name
+    own = runs / "before" / name if before else runs / name
     path = own / "run.h5"
     if path.exists():
         return path
     own.mkdir(parents=True, exist_ok=True)
-    config = {"data": data_of(name, own), "seed": 1} | ({"model": {"full_events": 0}} if without else {})
+    config = {"data": data_of(name, own), "seed": 1} | ({"model": POSTERIOR_BEFORE} if before else {})
     (own / "run.yaml").write_text(yaml.safe_dump(config))
     partial = own / "partial.h5"
     subprocess.run(
@@ -140,24 +141,24 @@ def of_all(found: dict[str, Row]) -> tuple[int, list[str]]:
     return total, [f"{share / total:.0%}" for share in below]
 
 
-def without_page() -> str:
-    """Return the table of runs without full events next to the default, Markdown."""
+def before_page() -> str:
+    """Return the table of the posterior of 1.0.0 next to the default, Markdown."""
     results = read_results("real_runs")["results"]
-    plain, full = results[WITHOUT], results[DEFAULT]
-    names = [name for name in plain if name in full]
+    before, now = results[BEFORE], results[DEFAULT]
+    names = [name for name in before if name in now]
     lines = [
         "| set | populations | R-hat < 1.05 | < 1.1 | largest R-hat | mean F1 | ARI to the gates |",
         "|---" * 7 + "|",
     ]
     for name in names:
-        rows = plain[name], full[name]
+        rows = before[name], now[name]
         cells = [", ".join(str(row["populations"]) for row in rows)]
         cells += [", ".join(f"{row[f'rhat below {most}']:.0%}" for row in rows) for most in RHATS]
         cells += [", ".join(f"{row['rhat most']:.2f}" for row in rows)]
         for key in ("mean_f1", "ari"):
             cells.append(", ".join(f"{row[key]:.2f}" for row in rows if key in row))
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    each = [of_all({name: one[name] for name in names})[1] for one in (plain, full)]
+    each = [of_all({name: one[name] for name in names})[1] for one in (before, now)]
     shares = " | ".join(", ".join(pair) for pair in zip(*each, strict=True))
     lines.append(f"| all | | {shares} | | | |")
     return "\n".join([*lines, ""])
@@ -167,7 +168,7 @@ def main() -> None:
     parser = plain_arguments(__doc__)
     parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs")
     parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    parser.add_argument("--without", action="store_true", help="with model.full_events=0")
+    parser.add_argument("--before", action="store_true", help="with the posterior of 1.0.0")
     parser.add_argument("--only-runs", action="store_true", help="make the runs, and measure nothing")
     asked = parser.parse_args()
     names = asked.sets.split(",")
@@ -175,10 +176,10 @@ def main() -> None:
         raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     results = read_results("real_runs")["results"] if (FOLDER / "real_runs.json").exists() else {}
-    label = WITHOUT if asked.without else DEFAULT
+    label = BEFORE if asked.before else DEFAULT
     found = results.get(label, {})
     for name in names:
-        run = run_of(name, asked.runs, asked.without)
+        run = run_of(name, asked.runs, asked.before)
         print(name, open_run(run).profile, flush=True)
         if not asked.only_runs:
             found[name] = measured(run, gates_of(name))
