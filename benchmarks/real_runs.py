@@ -47,7 +47,7 @@ LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR
 SETS = (*FILES, *TABLES, COHORT)
 RHATS = (1.05, 1.1)
 DEFAULT, BEFORE = "default", "before"
-POSTERIOR_BEFORE = {"coarseness": 5000, "full_events": 0}
+POSTERIOR_BEFORE = {"full_events": 0}
 Row = dict[str, Any]
 
 

@@ -114,7 +114,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         components: int = 128,
         prior: Mapping[str, Any] | None = None,
         learn: Sequence[str] = ("alpha", "gamma", "nu", "phi"),
-        coarseness: float | Literal["auto"] | None = 2000.0,
+        coarseness: float | Literal["auto"] | None = 5000.0,
         full_events: float = 20.0,
         chains: int = 4,
         burn_in: int = 500,

@@ -110,7 +110,7 @@ class ModelConfig(Section):
         le=4096,
     )
     coarseness: Coarseness | Literal["auto"] | None = key(
-        2_000.0,
+        5_000.0,
         "Number of events n_c that the N events count as at most: the likelihood has the power "
         "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior). auto: a "
         "number that the run chooses at its start, at the elbow of fit against complexity.",
