@@ -115,7 +115,7 @@ class DPMixture(DensityMixin, BaseEstimator):  # type: ignore[misc] # scikit-lea
         prior: Mapping[str, Any] | None = None,
         learn: Sequence[str] = ("alpha", "gamma", "nu", "phi"),
         coarseness: float | Literal["auto"] | None = 5000.0,
-        full_events: float = 20.0,
+        full_events: float = 0.0,
         chains: int = 4,
         burn_in: int = 500,
         draws: int = 250,

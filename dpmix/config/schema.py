@@ -20,7 +20,6 @@ from dpmix.config.section import Section, key
 INIT_METHODS = ("kmeans", "random", "prior", "bem")
 
 Location = Annotated[float, Field(ge=-1e9, le=1e9)]
-FULL_EVENTS = 20.0  # default of model.full_events
 Coarseness = Annotated[float, Field(ge=1.0, le=1e12)]
 Variance = Annotated[float, Field(ge=1e-12, le=1e12)]
 
@@ -119,11 +118,11 @@ class ModelConfig(Section):
         need="a number of events from 1 to 1e12, auto, or null",
     )
     full_events: float = key(
-        FULL_EVENTS,
+        0.0,
         "Events of a component that count in full for its mean and covariance, however many there are. 0: "
         "all count as model.coarseness says. No effect on the exact posterior and on Bayesian EM.",
-        "small components are then as narrow as their events: chains agree on more populations, and isolated "
-        "groups of 50 cells are kept; see docs/explanation/coarsening.md",
+        "20 lets chains agree on more populations and keeps isolated groups of 50 cells, but divides some "
+        "populations more finely; see docs/explanation/coarsening.md",
         ge=0,
         le=1e6,
     )

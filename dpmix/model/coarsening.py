@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpmix.model.mixture import SampleStats, Stats
+from dpmix.model.mixture import Array, SampleStats, Stats
 
 
 def zeta_of(coarseness: float | None, n_events: int) -> float:
@@ -72,8 +72,24 @@ def with_full_events(stats: Stats, zeta: float, full_events: float) -> Stats:
     """
     if zeta == 1.0 or full_events == 0.0:
         return stats
+    return times(stats, full_factors(stats.counts, zeta, full_events))
+
+
+def full_factors(counts: Array, zeta: float, full_events: float) -> Array:
+    """Return the factors by which counts, `coarsened` by `zeta`, become those with full events.
+
+    Parameters
+    ----------
+    counts : float64 of any shape
+    zeta, full_events : float
+    """
     with np.errstate(divide="ignore"):  # a component without events has only zeros
-        factors = np.minimum(np.maximum(full_events / stats.counts, 1.0), 1.0 / zeta)
+        factors: Array = np.minimum(np.maximum(full_events / counts, 1.0), 1.0 / zeta)
+    return factors
+
+
+def times(stats: Stats, factors: Array) -> Stats:
+    """Return the statistics of each component times a factor of its own, float64 [K]."""
     return replace(
         stats,
         counts=factors * stats.counts,

@@ -26,6 +26,12 @@ With a coarsened posterior (`dpmix.model.coarsening`) the statistics count zeta 
 q: it is taken to the power zeta, as if zeta N events had the labels. Events with weights
 (`dpmix.model.sample_weights`) count their weight, in the statistics and as the power of their part of q.
 
+With full events (`dpmix.model.coarsening.with_full_events`) a move is judged with the evidence that the
+smaller of its two sides has: the statistics of both sides and of both together, and the exponent of q, are
+multiplied by the factor that gives this side its full events. It is the same factor for a split and the merge
+that reverses it. Without it, a merge of 100 events among 50,000 with a large component far away would be
+judged by four events, and accepted.
+
 As q is at most 1, a merge that would be rejected even at q = 1 requires no pass over the events. Most pairs
 are so far apart that this holds. The moves of a round are made one after the other, but their events are
 distinct, so the proposals of all moves are drawn in the same passes.
@@ -44,7 +50,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from dpmix.model import normal_wishart
-from dpmix.model.coarsening import coarsened
+from dpmix.model.coarsening import coarsened, full_factors, times
 from dpmix.model.mixture import Array, Hyperparameters, Ints, Mixture, Stats, mixture_from, no_events
 from dpmix.model.resolution import blurred
 from dpmix.model.streams import Key, Step, Stream
@@ -91,6 +97,9 @@ class Moves(NamedTuple):
     merges_accepted: int = 0
 
 
+Factors = Callable[[Array, Array], Array]
+"""Factors of the evidence of moves, given the counts of their two sides, all float64 [M]."""
+
 Regroup = Callable[[Stats, Hyperparameters, float], tuple[Stats, Moves]]
 """A round of moves on the labels, given their statistics, the hyperparameters and alpha."""
 
@@ -114,6 +123,8 @@ class Pairs:
         Log marginal likelihood of the events of both, in their present components.
     levels : float64 [M]
         A move is accepted if the log of its ratio is above this.
+    factors : float64 [M]
+        Of the evidence in the two marginal likelihoods; 1 for a split, whose sides are not known yet.
     """
 
     first: Ints
@@ -123,6 +134,7 @@ class Pairs:
     log_joined: Array
     log_apart: Array
     levels: Array
+    factors: Array
 
     def __len__(self) -> int:
         return len(self.first)
@@ -142,6 +154,7 @@ def round_of(
     zeta: float = 1.0,
     least: float | None = None,
     resolution: Array | None = None,
+    full_events: float = 0.0,
 ) -> Regroup:
     """Return a round for one sweep of one chain, with the random numbers of that sweep.
 
@@ -155,7 +168,7 @@ def round_of(
         What an event of weight 1 counts, as in `dpmix.model.gibbs.sweep`.
     least : float, optional
         What the event with the smallest weight counts; default: `zeta`.
-    resolution : float64 [D], optional
+    resolution, full_events
         As in `dpmix.model.gibbs.sweep`.
 
     Returns
@@ -171,8 +184,17 @@ def round_of(
         # step (docs/explanation/coarsening.md); with q in full the two would aim at different distributions.
         return blurred(coarsened(stats, zeta), resolution), zeta * log_probabilities
 
+    def factors(one: Array, other: Array) -> Array:
+        return full_factors(np.minimum(one, other), zeta, full_events)
+
     smallest = zeta if least is None else least
-    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, smallest)
+    judged = factors if full_events > 0.0 else no_factors
+    return lambda stats, hyper, alpha: regroup(stats, hyper, alpha, divide_for_key, rng, smallest, judged)
+
+
+def no_factors(one: Array, other: Array) -> Array:
+    """Return the factors without full events: 1."""
+    return np.ones(np.broadcast_shapes(one.shape, other.shape))
 
 
 def regroup(
@@ -182,6 +204,7 @@ def regroup(
     divide: Divide,
     rng: np.random.Generator,
     least: float = 1.0,
+    factors: Factors = no_factors,
 ) -> tuple[Stats, Moves]:
     """Make one round of split-merge moves; it leaves the posterior invariant if every event counts 1.
 
@@ -194,6 +217,7 @@ def regroup(
     rng : numpy.random.Generator
     least : float
         The least that an event counts in all statistics.
+    factors : callable
 
     Returns
     -------
@@ -207,7 +231,7 @@ def regroup(
         The scatter of a component is not positive definite to float64 (collinear channels).
     """
     n_components = len(stats.counts)
-    pairs = pair_components(stats, hyper, rng)
+    pairs = pair_components(stats, hyper, rng, factors)
     possible = may_accept(pairs, stats.counts, alpha, least)
     chosen = np.flatnonzero(possible).tolist()
     proposals = dict(zip(chosen, propose(pairs, chosen, n_components, hyper, divide, rng), strict=True))
@@ -217,7 +241,7 @@ def regroup(
             continue
         if m not in proposals:  # an earlier move of this round made it possible
             (proposals[m],) = propose(pairs, [m], n_components, hyper, divide, rng)
-        after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha)
+        after, log_ratio = evaluate(pairs, m, proposals[m], stats.counts, alpha, hyper, factors)
         # A split into all and none is the state that it started from, and no merge would reverse it.
         if log_ratio > level and not (pairs.is_split[m] and after.counts.min() == 0.0):
             stats = with_rows(stats, [pairs.first[m], pairs.second[m]], after)
@@ -230,7 +254,9 @@ def regroup(
     return stats, Moves(n_splits, splits, len(pairs) - n_splits, merges)
 
 
-def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generator) -> Pairs:
+def pair_components(
+    stats: Stats, hyper: Hyperparameters, rng: np.random.Generator, factors: Factors = no_factors
+) -> Pairs:
     """Pair all components at random; pairs without events are left out, and one component if K is odd."""
     n_components = len(stats.counts)
     pairs = rng.permutation(n_components)[: n_components // 2 * 2].reshape(-1, 2)
@@ -240,10 +266,13 @@ def pair_components(stats: Stats, hyper: Hyperparameters, rng: np.random.Generat
     joined = merge_components(rows_of(stats, first), rows_of(stats, second))
     # Minus an exponential variate is the log of a uniform one, and never minus infinity.
     levels = -rng.standard_exponential(len(first))
-    log_joined = normal_wishart.log_marginals(joined, hyper)
-    each = normal_wishart.log_marginals(stats, hyper)
     is_split = stats.counts[second] == 0.0
-    return Pairs(first, second, is_split, joined, log_joined, each[first] + each[second], levels)
+    own = np.where(is_split, 1.0, factors(stats.counts[first], stats.counts[second]))
+    log_joined = normal_wishart.log_marginals(times(joined, own), hyper)
+    one, other = (
+        normal_wishart.log_marginals(times(rows_of(stats, side), own), hyper) for side in (first, second)
+    )
+    return Pairs(first, second, is_split, joined, log_joined, one + other, levels, own)
 
 
 def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float) -> npt.NDArray[np.bool_]:
@@ -262,15 +291,29 @@ def may_accept(pairs: Pairs, counts: Array, alpha: float, least: float) -> npt.N
     return np.where(pairs.is_split, sizes > least, bounds > pairs.levels)
 
 
-def evaluate(pairs: Pairs, m: int, proposal: Proposal, counts: Array, alpha: float) -> tuple[Stats, float]:
+def evaluate(
+    pairs: Pairs,
+    m: int,
+    proposal: Proposal,
+    counts: Array,
+    alpha: float,
+    hyper: Hyperparameters,
+    factors: Factors,
+) -> tuple[Stats, float]:
     """Return the statistics of pair m after its move, and the log of the acceptance ratio."""
+    joined = rows_of(pairs.joined, [m])
     if pairs.is_split[m]:
         after = proposal.sides
-        ratio = proposal.log_marginal - pairs.log_joined[m] - LOG_2 - proposal.log_probability
+        log_joined, log_apart = float(pairs.log_joined[m]), proposal.log_marginal
+        (factor,) = factors(after.counts[:1], after.counts[1:])
+        if factor != 1.0:  # the marginal likelihoods are those of the coarsened statistics
+            log_joined = float(normal_wishart.log_marginals(times(joined, np.array([factor])), hyper)[0])
+            log_apart = float(normal_wishart.log_marginals(times(after, np.full(2, factor)), hyper).sum())
+        ratio = log_apart - log_joined - LOG_2 - factor * proposal.log_probability
     else:
-        joined = rows_of(pairs.joined, [m])
         after = concatenate(joined, no_events(1, joined.sums.shape[1]))
-        ratio = pairs.log_joined[m] - pairs.log_apart[m] + LOG_2 + proposal.log_probability
+        log_q = pairs.factors[m] * proposal.log_probability
+        ratio = pairs.log_joined[m] - pairs.log_apart[m] + LOG_2 + log_q
     changed = counts.copy()
     changed[[pairs.first[m], pairs.second[m]]] = after.counts
     return after, ratio + (log_labels(changed, alpha) - log_labels(counts, alpha))

@@ -269,7 +269,10 @@ def _advance(session: Session, passes: _Passes, number: int, chain: _Chain, stat
 
 def _round(session: Session, passes: _Passes, key: Key) -> split_merge.Regroup:
     """Return a round of split-merge moves for one sweep of one chain."""
-    return split_merge.round_of(passes.divide, key, session.zeta, session.least, session.resolution)
+    full_events = session.config.model.full_events
+    return split_merge.round_of(
+        passes.divide, key, session.zeta, session.least, session.resolution, full_events
+    )
 
 
 def _write(session: Session, plan: Plan, chains: list[_Chain], records: list[Record]) -> bool:

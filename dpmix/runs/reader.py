@@ -106,9 +106,7 @@ class Run:
 
     def parsed_config(self, overrides: Sequence[str] = ()) -> Config:
         """Return the whole config, with ``key=value`` overrides; `ConfigError` where it is not valid."""
-        # Files of 1.0.0, which knew no full events, keep their posterior.
-        unknown = [] if "full_events:" in self.config_text else ["model.full_events=0"]
-        return parse_config(self.config_text, str(self.path), [*unknown, *overrides])
+        return parse_config(self.config_text, str(self.path), overrides)
 
     @property
     def base(self) -> Path:

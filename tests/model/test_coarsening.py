@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from reference import ReferenceEngine
@@ -17,7 +16,7 @@ from dpmix import open_run
 from dpmix.config.schema import Config
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model import bem, gibbs, normal_wishart, split_merge
-from dpmix.model.coarsening import coarsened, with_full_events, zeta_of
+from dpmix.model.coarsening import coarsened, full_factors, with_full_events, zeta_of
 from dpmix.model.mixture import Array, State, Stats, mixture_from, mixture_of
 from dpmix.model.prior import log_prior
 from dpmix.model.streams import Key, Stream
@@ -169,6 +168,37 @@ def test_a_round_of_moves_sees_events_that_count_zeta() -> None:
     assert gains[0] < -10 < 0 < gains[1]
 
 
+def a_large_and_a_small_group() -> tuple[Stats, Stats]:
+    """Return statistics of 10,000 events and of 40 others, in two components, and all in the first."""
+    rng = np.random.default_rng(4)
+    labels = np.repeat([0, 1], [10_000, 40])
+    events = rng.normal(size=(10_040, 2)) * np.where(labels, 0.5, 1.0)[:, None] + 3.0 * labels[:, None]
+    apart, joined = (partition_stats(events.astype(np.float32), own, 2) for own in (labels, 0 * labels))
+    return coarsened(apart, 0.02), coarsened(joined, 0.02)
+
+
+@pytest.mark.parametrize(("full_events", "merges"), [(0.0, True), (20.0, False)])
+def test_a_merge_is_judged_by_the_full_events_of_its_smaller_side(full_events: float, merges: bool) -> None:
+    """40 events that count as less than one would be merged with a component 4 standard deviations away."""
+    apart, joined = a_large_and_a_small_group()
+    hyper = PRIOR.centre
+
+    def factors(one: Array, other: Array) -> Array:
+        return full_factors(np.minimum(one, other), 0.02, full_events)
+
+    pairs = split_merge.pair_components(apart, hyper, np.random.default_rng(0), factors)
+    assert pairs.factors[0] == pytest.approx(25.0 if full_events else 1.0)
+    assert bool(split_merge.may_accept(pairs, apart.counts, 1.0, 0.02)[0]) == merges
+    # The split that a merge reverses has the inverse ratio: both have the factor of the same two sides.
+    marginal = float(normal_wishart.log_marginals(apart, hyper).sum())
+    sides = split_merge.Proposal(apart, marginal, -3.0)
+    one = split_merge.evaluate(pairs, 0, sides, apart.counts, 1.0, hyper, factors)[1]
+    back = split_merge.pair_components(joined, hyper, np.random.default_rng(0))
+    after, other = split_merge.evaluate(back, 0, sides, joined.counts, 1.0, hyper, factors)
+    assert after.counts.tolist() == apart.counts.tolist()
+    assert other == pytest.approx(-one, rel=1e-6)
+
+
 def test_the_proposal_of_a_round_counts_zeta_too() -> None:
     events = three_groups(300)
     engine = CpuEngine(events)
@@ -231,28 +261,14 @@ def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path) -> None:
 
 def test_full_events_reach_the_sweeps_of_a_run(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 1_000)
-    config = coarse_config(tmp_path, "full.h5", 50.0)
+    config = coarse_config(tmp_path, "plain.h5", 50.0)
     run_mcmc(config)
-    model = config.model.model_copy(update={"full_events": 0.0})
-    output = config.output.model_copy(update={"path": str(tmp_path / "plain.h5")})
+    model = config.model.model_copy(update={"full_events": 20.0})
+    output = config.output.model_copy(update={"path": str(tmp_path / "full.h5")})
     run_mcmc(config.model_copy(update={"model": model, "output": output}))
     plain, full = (open_run(tmp_path / f"{name}.h5") for name in ("plain", "full"))
     assert full.parsed_config().model.full_events == 20.0
     assert (plain.means[:] != full.means[:]).any()
-
-
-def test_a_run_of_a_version_without_full_events_has_none(tmp_path: Path) -> None:
-    """Its config does not name them, and it is resumed as it was begun."""
-    write_events(tmp_path / "events.npy", 1_000)
-    config = coarse_config(tmp_path, "run.h5", 50.0)
-    run_mcmc(config)
-    assert open_run(tmp_path / "run.h5").config["model"]["full_events"] == 20.0
-    with h5py.File(tmp_path / "run.h5", "a") as file:
-        lines = str(file.attrs["config"]).splitlines()
-        file.attrs["config"] = "\n".join(line for line in lines if "full_events" not in line)
-    old = open_run(tmp_path / "run.h5")
-    assert old.config["model"]["full_events"] == 0.0
-    assert old.parsed_config(["model.full_events=5"]).model.full_events == 5.0
 
 
 @pytest.mark.parametrize(
@@ -268,7 +284,7 @@ def test_full_events_without_effect_are_said(
 ) -> None:
     write_events(tmp_path / "events.npy", 1_000)
     config = coarse_config(tmp_path, "run.h5", coarseness)
-    run(config.model_copy(update={"model": config.model.model_copy(update={"full_events": 10.0})}))
+    run(config.model_copy(update={"model": config.model.model_copy(update={"full_events": 20.0})}))
     assert [line for line in caplog.messages if "full_events" in line] == ([expected] if expected else [])
 
 
@@ -277,8 +293,7 @@ def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: An
     write_events(tmp_path / "events.npy", 1_000)
     run(coarse_config(tmp_path, "run.h5", 400.0))
     opened = open_run(tmp_path / "run.h5")
-    full = ", the first 20 of a component in full for its mean and covariance" if run is run_mcmc else ""
-    assert f"coarsened posterior, in which the events count as 286{full};" in "\n".join(describe_run(opened))
+    assert "coarsened posterior, in which the events count as 286;" in "\n".join(describe_run(opened))
     last = float(opened.sample_stats["log_posterior"][0, -1])
     log_likelihood = float(opened.sample_stats["log_likelihood"][0, -1])
     with np.errstate(divide="ignore"):
