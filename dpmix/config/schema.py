@@ -121,8 +121,8 @@ class ModelConfig(Section):
         0.0,
         "Events of a component that count in full for its mean and covariance, however many there are. 0: "
         "all count as model.coarseness says. No effect on the exact posterior and on Bayesian EM.",
-        "20, with a coarseness of 2,000, lets chains agree on more populations and keeps isolated groups of 50 "
-        "cells; see docs/explanation/coarsening.md",
+        "20, with a coarseness of 2,000, lets chains agree on more populations and keeps isolated groups of "
+        "50 cells; see docs/explanation/coarsening.md",
         ge=0,
         le=1e6,
     )

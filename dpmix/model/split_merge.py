@@ -124,7 +124,7 @@ class Pairs:
     levels : float64 [M]
         A move is accepted if the log of its ratio is above this.
     factors : float64 [M]
-        Of the evidence in the two marginal likelihoods; 1 for a split, whose sides are not known yet.
+        Factors of the evidence in the two marginal likelihoods; 1 for a split, whose sides are not known yet.
     """
 
     first: Ints
@@ -306,7 +306,7 @@ def evaluate(
         after = proposal.sides
         log_joined, log_apart = float(pairs.log_joined[m]), proposal.log_marginal
         (factor,) = factors(after.counts[:1], after.counts[1:])
-        if factor != 1.0:  # the marginal likelihoods are those of the coarsened statistics
+        if factor != 1.0:  # pairs and proposals have the marginal likelihoods of coarsened statistics
             log_joined = float(normal_wishart.log_marginals(times(joined, np.array([factor])), hyper)[0])
             log_apart = float(normal_wishart.log_marginals(times(after, np.full(2, factor)), hyper).sum())
         ratio = log_apart - log_joined - LOG_2 - factor * proposal.log_probability
