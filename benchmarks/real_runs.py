@@ -2,7 +2,7 @@
 
     python benchmarks/real_runs.py RUNS                  # 15 runs, half an hour on two free cores
     python benchmarks/real_runs.py RUNS --sets hipc      # the results of the other sets stay
-    python benchmarks/real_runs.py RUNS --full           # with full events, and a coarseness of 2,000
+    python benchmarks/real_runs.py RUNS --before         # with the posterior of 1.0.0
 
 Every set is run once by its default config and seed 1, and gated: labelled sets (one sample of each, all
 channels that labelled.py of the tools gives, as a table), FCS files, and a cohort of 16 files with ten
@@ -46,12 +46,8 @@ COHORT = "cohort_bcrxl"
 LINEAGE = ["CD3", "CD45", "CD4", "CD20", "CD33", "CD123", "CD14", "IgM", "HLA-DR", "CD7"]
 SETS = (*FILES, *TABLES, COHORT)
 RHATS = (1.05, 1.1)
-DEFAULT, FULL = "default", "full events"
-FULL_MODEL = {"coarseness": 2000, "full_events": 20}
-BEFORE = {  # share below 1.05 on the pages of earlier versions: components divided, five seeds, all samples
-    **{"flowsom_68983": 1.0, "gvhd": 0.95, "multicenter_cytof": 0.98, "barcode": 1.0},
-    **{"pbmc_cytomem": 0.83, "dlbcl": 0.91, "hipc": 0.84, "euroflow": 0.99},
-}
+DEFAULT, BEFORE = "default", "before"
+POSTERIOR_BEFORE = {"coarseness": 5000, "full_events": 0}
 Row = dict[str, Any]
 
 
@@ -80,14 +76,14 @@ def gates_of(name: str) -> Ints | None:
     return first
 
 
-def run_of(name: str, runs: Path, full: bool) -> Path:
+def run_of(name: str, runs: Path, before: bool) -> Path:
     """Make the run of a set, unless it is there."""
-    own = runs / "full" / name if full else runs / name
+    own = runs / "before" / name if before else runs / name
     path = own / "run.h5"
     if path.exists():
         return path
     own.mkdir(parents=True, exist_ok=True)
-    config = {"data": data_of(name, own), "seed": 1} | ({"model": FULL_MODEL} if full else {})
+    config = {"data": data_of(name, own), "seed": 1} | ({"model": POSTERIOR_BEFORE} if before else {})
     (own / "run.yaml").write_text(yaml.safe_dump(config))
     partial = own / "partial.h5"
     subprocess.run(
@@ -123,20 +119,18 @@ def page() -> str:
     """Return the table of the default, Markdown, from earlier measurements."""
     found = read_results("real_runs")["results"][DEFAULT]
     lines = [
-        "| set | events x channels | populations | above 0.2% | R-hat < 1.05 before | R-hat < 1.05 | < 1.1 | "
-        "largest | verdict |",
-        "|---" * 9 + "|",
+        "| set | events x channels | populations | above 0.2% | R-hat < 1.05 | < 1.1 | largest | verdict |",
+        "|---" * 8 + "|",
     ]
     for name, row in found.items():
         shares = " | ".join(f"{row[f'rhat below {most}']:.0%}" for most in RHATS)
-        before = f"{BEFORE[name]:.0%}" if name in BEFORE else ""
         sentence = row["verdict"].replace(f": read these with care; {NO_HELP}", "")
         lines.append(
             f"| {name} | {row['events']:,} x {row['channels']} | {row['populations']} | {row['judged']} | "
-            f"{before} | {shares} | {row['rhat most']:.2f} | {sentence} |"
+            f"{shares} | {row['rhat most']:.2f} | {sentence} |"
         )
     total, means = of_all(found)
-    lines.append(f"| all | | | {total} | | {' | '.join(means)} | | |")
+    lines.append(f"| all | | | {total} | {' | '.join(means)} | | |")
     return "\n".join([*lines, "", said("real_runs"), ""])
 
 
@@ -147,34 +141,34 @@ def of_all(found: dict[str, Row]) -> tuple[int, list[str]]:
     return total, [f"{share / total:.0%}" for share in below]
 
 
-def full_page() -> str:
-    """Return the table of the default next to full events, Markdown."""
+def before_page() -> str:
+    """Return the table of the posterior of 1.0.0 next to the default, Markdown."""
     results = read_results("real_runs")["results"]
-    plain, full = results[DEFAULT], results[FULL]
-    names = [name for name in plain if name in full]
+    before, now = results[BEFORE], results[DEFAULT]
+    names = [name for name in before if name in now]
     lines = [
         "| set | populations | R-hat < 1.05 | < 1.1 | largest R-hat | mean F1 | ARI to the gates |",
         "|---" * 7 + "|",
     ]
     for name in names:
-        rows = plain[name], full[name]
+        rows = before[name], now[name]
         cells = [", ".join(str(row["populations"]) for row in rows)]
         cells += [", ".join(f"{row[f'rhat below {most}']:.0%}" for row in rows) for most in RHATS]
         cells += [", ".join(f"{row['rhat most']:.2f}" for row in rows)]
         for key in ("mean_f1", "ari"):
             cells.append(", ".join(f"{row[key]:.2f}" for row in rows if key in row))
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    each = [of_all({name: one[name] for name in names})[1] for one in (plain, full)]
+    each = [of_all({name: one[name] for name in names})[1] for one in (before, now)]
     shares = " | ".join(", ".join(pair) for pair in zip(*each, strict=True))
     lines.append(f"| all | | {shares} | | | |")
-    return "\n".join([*lines, "", said("real_runs"), ""])
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     parser = plain_arguments(__doc__)
     parser.add_argument("runs", type=Path, metavar="RUNS", help="folder of the runs")
     parser.add_argument("--sets", default=",".join(SETS), help="sets to measure (default: all)")
-    parser.add_argument("--full", action="store_true", help="with full events, and a coarseness of 2,000")
+    parser.add_argument("--before", action="store_true", help="with the posterior of 1.0.0")
     parser.add_argument("--only-runs", action="store_true", help="make the runs, and measure nothing")
     asked = parser.parse_args()
     names = asked.sets.split(",")
@@ -182,10 +176,10 @@ def main() -> None:
         raise SystemExit(f"--sets: got {', '.join(sorted(unknown))}, need some of {', '.join(SETS)}")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     results = read_results("real_runs")["results"] if (FOLDER / "real_runs.json").exists() else {}
-    label = FULL if asked.full else DEFAULT
+    label = BEFORE if asked.before else DEFAULT
     found = results.get(label, {})
     for name in names:
-        run = run_of(name, asked.runs, asked.full)
+        run = run_of(name, asked.runs, asked.before)
         print(name, open_run(run).profile, flush=True)
         if not asked.only_runs:
             found[name] = measured(run, gates_of(name))

@@ -20,6 +20,7 @@ from dpmix.config.section import Section, key
 INIT_METHODS = ("kmeans", "random", "prior", "bem")
 
 Location = Annotated[float, Field(ge=-1e9, le=1e9)]
+FULL_EVENTS = 20.0  # default of model.full_events
 Coarseness = Annotated[float, Field(ge=1.0, le=1e12)]
 Variance = Annotated[float, Field(ge=1e-12, le=1e12)]
 
@@ -109,7 +110,7 @@ class ModelConfig(Section):
         le=4096,
     )
     coarseness: Coarseness | Literal["auto"] | None = key(
-        5_000.0,
+        2_000.0,
         "Number of events n_c that the N events count as at most: the likelihood has the power "
         "n_c / (n_c + N) (coarsened posterior). null: every event counts in full (exact posterior). auto: a "
         "number that the run chooses at its start, at the elbow of fit against complexity.",
@@ -118,11 +119,11 @@ class ModelConfig(Section):
         need="a number of events from 1 to 1e12, auto, or null",
     )
     full_events: float = key(
-        0.0,
+        FULL_EVENTS,
         "Events of a component that count in full for its mean and covariance, however many there are. 0: "
         "all count as model.coarseness says. No effect on the exact posterior and on Bayesian EM.",
-        "20, with a coarseness of 2,000, lets chains agree on more populations and keeps isolated groups of "
-        "50 cells; see docs/explanation/coarsening.md",
+        "small components are then as narrow as their events: chains agree on more populations, and isolated "
+        "groups of 50 cells are kept; see docs/explanation/coarsening.md",
         ge=0,
         le=1e6,
     )

@@ -106,7 +106,9 @@ class Run:
 
     def parsed_config(self, overrides: Sequence[str] = ()) -> Config:
         """Return the whole config, with ``key=value`` overrides; `ConfigError` where it is not valid."""
-        return parse_config(self.config_text, str(self.path), overrides)
+        # Files of 1.0.0, which knew no full events, keep their posterior.
+        unknown = [] if "full_events:" in self.config_text else ["model.full_events=0"]
+        return parse_config(self.config_text, str(self.path), [*unknown, *overrides])
 
     @property
     def base(self) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpmix.config.schema import INIT_METHODS, Config, ModelConfig
+from dpmix.config.schema import FULL_EVENTS, INIT_METHODS, Config, ModelConfig
 from dpmix.config.write import to_yaml
 from dpmix.engines import cpu
 from dpmix.engines.base import Engine
@@ -231,8 +231,8 @@ def _coarseness(
 
 
 def _warn_of_full_events(kind: str, config: Config, coarse: float | None) -> None:
-    """Warn if `model.full_events` is set where it has no effect."""
-    if config.model.full_events and (kind == "bem" or coarse is None):
+    """Warn if `model.full_events` is set where it has no effect; the default asks for nothing."""
+    if config.model.full_events not in (0.0, FULL_EVENTS) and (kind == "bem" or coarse is None):
         where = "Bayesian EM" if kind == "bem" else "the exact posterior (model.coarseness: null)"
         log.warning("model.full_events has no effect on %s", where)
 

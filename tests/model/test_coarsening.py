@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from reference import ReferenceEngine
@@ -261,14 +262,28 @@ def test_a_coarsened_run_stopped_and_resumed_is_one_run(tmp_path: Path) -> None:
 
 def test_full_events_reach_the_sweeps_of_a_run(tmp_path: Path) -> None:
     write_events(tmp_path / "events.npy", 1_000)
-    config = coarse_config(tmp_path, "plain.h5", 50.0)
+    config = coarse_config(tmp_path, "full.h5", 50.0)
     run_mcmc(config)
-    model = config.model.model_copy(update={"full_events": 20.0})
-    output = config.output.model_copy(update={"path": str(tmp_path / "full.h5")})
+    model = config.model.model_copy(update={"full_events": 0.0})
+    output = config.output.model_copy(update={"path": str(tmp_path / "plain.h5")})
     run_mcmc(config.model_copy(update={"model": model, "output": output}))
     plain, full = (open_run(tmp_path / f"{name}.h5") for name in ("plain", "full"))
     assert full.parsed_config().model.full_events == 20.0
     assert (plain.means[:] != full.means[:]).any()
+
+
+def test_a_run_of_a_version_without_full_events_has_none(tmp_path: Path) -> None:
+    """Its config does not name them, and it is resumed as it was begun."""
+    write_events(tmp_path / "events.npy", 1_000)
+    config = coarse_config(tmp_path, "run.h5", 50.0)
+    run_mcmc(config)
+    assert open_run(tmp_path / "run.h5").config["model"]["full_events"] == 20.0
+    with h5py.File(tmp_path / "run.h5", "a") as file:
+        lines = str(file.attrs["config"]).splitlines()
+        file.attrs["config"] = "\n".join(line for line in lines if "full_events" not in line)
+    old = open_run(tmp_path / "run.h5")
+    assert old.config["model"]["full_events"] == 0.0
+    assert old.parsed_config(["model.full_events=5"]).model.full_events == 5.0
 
 
 @pytest.mark.parametrize(
@@ -284,7 +299,7 @@ def test_full_events_without_effect_are_said(
 ) -> None:
     write_events(tmp_path / "events.npy", 1_000)
     config = coarse_config(tmp_path, "run.h5", coarseness)
-    run(config.model_copy(update={"model": config.model.model_copy(update={"full_events": 20.0})}))
+    run(config.model_copy(update={"model": config.model.model_copy(update={"full_events": 10.0})}))
     assert [line for line in caplog.messages if "full_events" in line] == ([expected] if expected else [])
 
 
@@ -293,7 +308,8 @@ def test_the_log_posterior_of_a_run_is_the_coarsened_one(tmp_path: Path, run: An
     write_events(tmp_path / "events.npy", 1_000)
     run(coarse_config(tmp_path, "run.h5", 400.0))
     opened = open_run(tmp_path / "run.h5")
-    assert "coarsened posterior, in which the events count as 286;" in "\n".join(describe_run(opened))
+    full = ", the first 20 of a component in full for its mean and covariance" if run is run_mcmc else ""
+    assert f"coarsened posterior, in which the events count as 286{full};" in "\n".join(describe_run(opened))
     last = float(opened.sample_stats["log_posterior"][0, -1])
     log_likelihood = float(opened.sample_stats["log_likelihood"][0, -1])
     with np.errstate(divide="ignore"):

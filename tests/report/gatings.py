@@ -204,7 +204,7 @@ def make_run(
         },
         attributes={
             "config": f"data: {{files: [a.fcs]}}\nmcmc: {{burn_in: {burn_in}}}\nseed: 5\n"
-            f"model:\n  coarseness: {'5000.0' if choice is None else 'auto'}\n",
+            f"model:\n  coarseness: {'2000.0' if choice is None else 'auto'}\n",
             "seed": 5,
             "engine": {"backend": "cpu", "threads": 2, "chosen": "auto: no CUDA"},
             "scaling": {},
