@@ -6,8 +6,8 @@ A cohort has six samples of 40,000 events in six channels, which takes 40 second
 `--quick` takes seconds. Six common populations are in every sample, with proportions that differ between
 samples. Three rare ones, of 0.01%, 0.03% and 0.1% of the events, are in three of the six samples each: 4, 12
 and 40 events of a sample. All are Gaussian, so the runs are of the exact posterior (`model.coarseness:
-null`): under the default coarseness 240,000 events count as 5,000, and 40 events as one. Each sample is
-shifted by 0.2 standard deviations of a population in each channel.
+null`): under the default coarseness 240,000 events count as 2,000 for weights, and 40 events as less than
+one. Each sample is shifted by 0.2 standard deviations of a population in each channel.
 
 All runs have the same settings except for the model. The hierarchical run has shifts, and no split-merge
 moves, which it does not support; the others have them. A sample-by-sample run is one run for each sample.
