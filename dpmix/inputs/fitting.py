@@ -67,7 +67,8 @@ def fitting_method(channel: Channel, kind: Kind, linearize: bool) -> str:
     """Return the method of the transform that fits a channel of a kind of instrument (None: unknown).
 
     Mass cytometry: arcsinh. Fluorescence: logicle. Linear: scatter and similar channels, values that stay on
-    a logarithmic scale, integers with too few levels for logicle, and unknown instruments (but see `_widen`).
+    a logarithmic scale, integers with too few levels for logicle, and unknown instruments (but see
+    `_widening_cofactors`).
     """
     if kind is None or why_not_measured(channel):
         return "linear"
@@ -121,43 +122,41 @@ def make_transforms(
         asked.method if asked.method != "auto" else fitting_method(channel, kind, linearize)
         for asked, channel in zip(settings, channels, strict=True)
     ]
-    methods = _widen(methods, settings, first, kind, seen)
+    wider = _widening_cofactors(first, kind, seen)
     highest = [float(value) for value in seen.highest]
     # Over all channels: a dim channel alone does not show that its range is false.
     reach = max((x for x, method in zip(highest, methods, strict=True) if method == "logicle"), default=0.0)
     made = []
     for j, (asked, method) in enumerate(zip(settings, methods, strict=True)):
+        if asked.method == "auto" and j in wider:
+            made.append(Transform("widen", cofactor=wider[j]))
+            continue
         tops = [top for plan in plans if (top := plan.top_of_scale(plan.chosen[j])) is not None]
         top = max(tops) if tops else None
         if asked.method == "auto" and method == "logicle":
             raw, exact = seen.raw[:, j].astype(float), channels[j].integer
             made.append(fit_logicle(raw, top, highest[j], reach, exact))
         elif method == "widen":
-            fitting = asked.cofactor or widening_cofactor(seen.raw[:, j])
-            made.append(Transform("widen", cofactor=fitting))
+            cofactor = asked.cofactor or widening_cofactor(seen.raw[:, j])
+            made.append(Transform("widen", cofactor=cofactor))
         else:
             name = channels[j].detector
             made.append(make_transform(asked, method, name, kind, highest[j] if top is None else top))
     return tuple(made)
 
 
-def _widen(
-    methods: list[str], settings: Sequence[TransformConfig], first: FilePlan, kind: Kind, seen: Seen
-) -> list[str]:
-    """Return the methods with widen where auto finds an arcsinh scale that divides the noise about zero.
+def _widening_cofactors(first: FilePlan, kind: Kind, seen: Seen) -> dict[int, float]:
+    """Return the cofactors for channels whose arcsinh scale divides the noise about zero, by their place.
 
     By their values alone, two lobes of noise are as good as two populations: the channels must be of cells.
     """
     channels = [first.source.details[k] for k in first.chosen]
     of_cells = first.source.header is not None or names_a_cluster_of_differentiation(channels)
-    measured = [k for k, channel in enumerate(channels) if not why_not_measured(channel)]
+    measured = [j for j, channel in enumerate(channels) if not why_not_measured(channel)]
     if kind is not None or not of_cells or not measured:
-        return methods
-    wider = dict(zip(measured, widening_cofactors(seen.raw[:, measured]) > 1.0, strict=True))
-    return [
-        "widen" if wider.get(k) and asked.method == "auto" else method
-        for k, (method, asked) in enumerate(zip(methods, settings, strict=True))
-    ]
+        return {}
+    found = widening_cofactors(seen.raw[:, measured]).tolist()
+    return {j: cofactor for j, cofactor in zip(measured, found, strict=True) if cofactor > 1.0}
 
 
 def transform_notes(
