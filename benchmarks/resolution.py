@@ -35,6 +35,7 @@ import csv
 import importlib
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,7 +127,7 @@ def battery(folder: Path, asked: argparse.Namespace, results: Row) -> Iterator[N
         if case.name in rows or case.n > asked.most:
             continue
         events, labels = simulate(case)
-        rows[case.name] = judged(labels, gated_here(folder / "battery", events, asked))
+        rows[case.name] = judged(labels, gated_here(folder / case.name, events, asked))
         print(case.name, rows[case.name], flush=True)
         results["battery"] = battery_sums(rows)
         yield
@@ -256,19 +257,26 @@ def plain_cohort() -> Row:
 
 
 def gated_here(own: Path, events: Events, asked: argparse.Namespace) -> Ints:
-    """Run MCMC on events and gate, in this process, without a report; return populations as `gated`."""
+    """Run MCMC on events, unless its run is kept, and gate; return populations as `gated`.
+
+    All in this process, without a report.
+    """
     from in_process import gate_run
 
     from dpmix.config.load import parse_config
     from dpmix.runs.mcmc import run_mcmc
+    from dpmix.runs.reader import open_run
 
-    np.save(own.with_suffix(".npy"), events)
-    run = own.with_suffix(".h5")
-    data = {"files": [str(own.with_suffix(".npy"))]}
-    text = yaml.safe_dump({"data": data, "output": {"path": str(run)}, "seed": 1})
-    run_mcmc(parse_config(text, "battery", asked.set), overwrite=True)
+    own.mkdir(exist_ok=True)
+    of_events, run = own / "events.npy", own / "run.h5"
+    if not run.exists() or not open_run(run).complete:
+        np.save(of_events, events)
+        data = {"files": [str(of_events)]}
+        text = yaml.safe_dump({"data": data, "output": {"path": str(run)}, "seed": 1})
+        run_mcmc(parse_config(text, "battery", asked.set), overwrite=True)
     found = gate_run(run).population + 1
-    run.unlink()
+    if not asked.runs:
+        shutil.rmtree(own)
     return found
 
 
@@ -360,6 +368,7 @@ def main() -> None:
     parser.add_argument("--program", help="command of another version; not for the battery")
     parser.add_argument("--cases", type=int, default=CASES, help="of each kind in the battery")
     parser.add_argument("--most", type=int, default=max(LARGE), help="events of a case of the battery")
+    parser.add_argument("--runs", type=Path, help="folder of the battery's runs, which are not sampled again")
     parser.add_argument("--again", action="store_true", help="measure all cases of the battery again")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of dpmix's config")
     asked = parser.parse_args()
@@ -379,7 +388,9 @@ def main() -> None:
                 results[PLAIN_TITLE] = plain_cohort()
                 write_results("resolution", results)
                 continue
-            for _ in parts[part](Path(folder), asked, results.setdefault(asked.label, {})):
+            kept = asked.runs if asked.runs and part == "battery" else Path(folder)
+            kept.mkdir(parents=True, exist_ok=True)
+            for _ in parts[part](kept, asked, results.setdefault(asked.label, {})):
                 write_results("resolution", results)
 
 

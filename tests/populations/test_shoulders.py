@@ -10,7 +10,7 @@ import pytest
 from dpmix.engines.cpu import CpuEngine
 from dpmix.model.mixture import Array
 from dpmix.populations.tree import valleys
-from dpmix.populations.tree.modes import Density, find_modes, nearest_components
+from dpmix.populations.tree.modes import Density, find_modes, joining_lines, nearest_components
 from dpmix.populations.tree.parts import find_parts
 from dpmix.populations.tree.tree import LEVEL, Peaks, Tree, find_peaks, valley_tolerance
 from dpmix.populations.tree.valleys import Separation, profile_of
@@ -109,6 +109,27 @@ def test_a_tail_is_a_shoulder_only_next_to_a_part_of_the_rest(monkeypatch: pytes
     own = nearest_components(*parts, events)
     first, last = events[own == 0, 0], events[own == 2, 0]
     assert profile_of(first, last, np.ones(len(first)), np.ones(len(last))).has_shoulder
+
+
+def test_parts_can_be_a_shoulder_together() -> None:
+    """Two parts beyond the same valley; the one in the middle is none next to the two others together."""
+    means = np.array([[0.0, 0.0], [2.8, 0.0], [3.6, 2.4]])
+    parts = np.array([0.65, 0.25, 0.1]), means, np.tile(np.eye(2), (3, 1, 1))
+    events = events_of(parts, 20_000)
+    peaks, tree = tree_of(parts, events)
+    assert tree.cut(LEVEL).tolist() == [0, 1, 1]
+    own = nearest_components(*parts, events)
+    separation = Separation(peaks.moments, events.astype(np.float32), peaks.modes[own])
+    middle = peaks.modes == peaks.modes[1]
+    assert not separation.is_shoulder(middle, ~middle)
+
+
+def test_lines_join_neighbours() -> None:
+    """From the end of a row, the lines to all others cross the same valley."""
+    points = np.stack([np.arange(6.0), np.zeros(6)], axis=1)
+    density = Density(0.5 ** np.arange(1.0, 7.0), points, np.tile(0.04 * np.eye(2), (6, 1, 1)), CpuEngine)
+    lines = np.sort(joining_lines(density, points))
+    assert sorted(map(tuple, lines.tolist())) == [(n, n + 1) for n in range(5)]
 
 
 def test_modes_without_a_valley_are_divided_at_a_shoulder() -> None:

@@ -21,6 +21,8 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 
 MakeEngine = Callable[[Floats], Engine]
 """Return an engine that holds some events, float32 [M, D]."""
+Path = Callable[[Ints, Ints, Array], Array]
+"""Return points on the path from each of some components or points to each of others."""
 
 RIDGE_POINTS = 51  # points on a path, without its ends
 RIDGES = 2_048  # paths evaluated together
@@ -202,7 +204,7 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
         on_ridges, on_lines = np.split(paths, np.searchsorted(paths, [len(ridges)]))
         found = (
             _lowest_on_ridgelines(density, ridges[on_ridges]),
-            _lowest_on_lines(density, points, lines[on_lines - len(ridges)]),
+            _along(density, lines[on_lines - len(ridges)], _line(points), _lowest),
         )
         lowest[paths] = np.minimum(bounds[paths], np.concatenate(found))
 
@@ -231,10 +233,16 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
 
 
 def joining_lines(density: Density, points: Array) -> Ints:
-    """Return the pairs of points, int64 [M - 1, 2], whose lines join them all along the highest density."""
+    """Return the pairs of points, int64 [M - 1, 2], whose lines join them all along the highest density.
+
+    They are the minimum spanning tree for the integral of 1 / density along a line, which is mostly the part
+    in the deepest valley. By the lowest density alone, the lines from a far point to all others would be
+    equally good if they cross the same valley.
+    """
     lines = np.argwhere(np.triu(np.ones((len(points), len(points)), bool), 1))
-    lowest = _lowest_on_lines(density, points, lines)
-    best: Ints = lines[[at for at, _, _ in _joins(lines, lowest, len(points))]]
+    lengths = np.linalg.norm(points[lines[:, 0]] - points[lines[:, 1]], axis=1)
+    costs = np.log(lengths) + _along(density, lines, _line(points), _log_mean_inverse)
+    best: Ints = lines[[at for at, _, _ in _joins(lines, -costs, len(points))]]
     return best
 
 
@@ -300,29 +308,39 @@ def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
         points: Array = density.means[first] + np.ascontiguousarray(steps.transpose(2, 0, 1))
         return points
 
-    return _lowest_between(density, pairs, ridge)
+    return _along(density, pairs, ridge, _lowest)
 
 
-def _lowest_on_lines(density: Density, points: Array, pairs: Ints) -> Array:
-    """Return the lowest log density on the line between each pair of points, float64 [pairs]."""
+def _line(points: Array) -> Path:
+    """Return the straight line between each pair of points."""
 
     def line(first: Ints, second: Ints, shares: Array) -> Array:
         between: Array = (1.0 - shares) * points[first] + shares * points[second]
         return between
 
-    return _lowest_between(density, pairs, line)
+    return line
 
 
-def _lowest_between(density: Density, pairs: Ints, path: Callable[[Ints, Ints, Array], Array]) -> Array:
-    """Return the lowest log density on the path of each pair, without its ends, float64 [pairs].
+def _along(density: Density, pairs: Ints, path: Path, summary: Callable[[Array], Array]) -> Array:
+    """Return a summary of the log density on the path of each pair, without its ends, float64 [pairs].
 
     `path` returns points float64 [RIDGE_POINTS, pairs, D] at shares of the way, [RIDGE_POINTS, 1, 1].
     """
     shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
-    lowest = np.empty(len(pairs))
+    found = np.empty(len(pairs))
     for at in range(0, len(pairs), RIDGES):
         first, second = pairs[at : at + RIDGES].T
         points = path(first, second, shares)
         heights = density.log_density(points.reshape(-1, points.shape[-1]))
-        lowest[at : at + RIDGES] = heights.reshape(points.shape[:2]).min(axis=0)
+        found[at : at + RIDGES] = summary(heights.reshape(points.shape[:2]))
+    return found
+
+
+def _lowest(heights: Array) -> Array:
+    lowest: Array = heights.min(axis=0)
     return lowest
+
+
+def _log_mean_inverse(heights: Array) -> Array:
+    log_mean: Array = np.logaddexp.reduce(-heights, axis=0) - np.log(len(heights))
+    return log_mean

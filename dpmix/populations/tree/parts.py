@@ -16,7 +16,7 @@ from operator import itemgetter
 import numpy as np
 
 from dpmix.model.mixture import Array, Ints
-from dpmix.populations.tree.merging import Join, Merging
+from dpmix.populations.tree.merging import Flags, Join, Merging
 from dpmix.populations.tree.modes import Density, find_modes, joining_lines
 from dpmix.populations.tree.valleys import Separation
 
@@ -76,63 +76,58 @@ def find_parts(density: Density, modes: Ints, tops: Array) -> Parts:
 
 @dataclass(frozen=True)
 class Branches:
-    """Parts of a population after those without a gap have merged.
+    """Branches that a population is divided into.
 
     Attributes
     ----------
     lines : list of (int, int)
         Pairs of parts without a gap; parts that they connect are a branch.
-    shoulders : list of Join
-        A part of each branch but the main one, a part of the main one, and their distance.
+    cuts : list of Join
+        A part on each side of a gap, and the distance of the two sides.
     """
 
     lines: list[tuple[int, int]]
-    shoulders: list[Join]
+    cuts: list[Join]
 
 
 def branches_of(parts: Parts, some: Ints, separation: Separation) -> Branches:
-    """Merge the parts of a population, int64 [n], until all but the main branch are shoulders.
+    """Divide a population, the parts `some`, int64 [n], where one side of a line between parts is a shoulder.
 
-    A shoulder must be one next to all other parts together: next to some of them, a tail is one, too, because
-    the events that connect it are missing. The nearest of the others merges first, with its neighbour along
-    the highest density.
+    The lines join the parts along the highest density. Of the lines that have a shoulder on one side and all
+    other parts on the other, the one whose sides are farthest apart is cut first. Then each side is a
+    population, and is divided in the same way.
     """
-    merging = Merging(np.arange(len(parts.modes)))
     _, first, same = np.unique(parts.peaks[some], return_index=True, return_inverse=True)
     alike = zip(some.tolist(), some[first][same].tolist(), strict=True)
     joined = [(part, other) for part, other in alike if part != other]  # modes share a narrower one
-    for pair in joined:
-        merging.join(*pair, 0.0)
-    lines = parts.lines(some[first]).tolist() if len(first) > 1 else []
-    everything = np.isin(np.arange(len(parts.modes)), some)
-    distances: dict[int, float] = {}  # of branches that have not changed
-    shoulders: set[int] = set()
-    while lines:
-        sizes = np.bincount(merging.population[some], separation.sizes[some])
-        branches, main = np.unique(merging.population[some]).tolist(), int(sizes.argmax())
-        waiting = [branch for branch in branches if branch != main and branch not in shoulders]
-        if not waiting:
-            ends = [(merging.members(branch), branch) for branch in branches if branch != main]
-            found = [(branch, main, separation.between(own, everything & ~own)) for own, branch in ends]
-            return Branches(joined, found)
-        for branch in waiting:
-            if branch not in distances:
-                own = merging.members(branch)
-                distances[branch] = separation.of_means(own, everything & ~own)
-        nearest = min(waiting, key=distances.__getitem__)
-        own = merging.members(nearest)
-        if separation.is_shoulder(own, everything & ~own):
-            shoulders.add(nearest)
+    lines = [(one, other) for one, other in parts.lines(some[first]).tolist()] if len(first) > 1 else []
+    cuts: list[Join] = []
+    waiting = [np.isin(np.arange(len(parts.modes)), some)]
+    while waiting:
+        population = waiting.pop()
+        inside = [line for line in lines if population[list(line)].all()]
+        sides = {line: population & _side(line, joined + inside, len(population)) for line in inside}
+        distances = {
+            line: separation.between(side, population & ~side)
+            for line, side in sides.items()
+            if separation.is_shoulder(side, population & ~side)
+        }
+        if not distances:
+            joined += inside
             continue
-        child, parent = lines.pop(next(n for n, (one, other) in enumerate(lines) if own[one] != own[other]))
-        if own[parent]:
-            child, parent = parent, child
-        grown = int(merging.population[parent])
-        distances.pop(grown, None)
-        shoulders.discard(grown)
-        merging.join(child, parent, 0.0)
-        joined.append((child, parent))
-    return Branches(joined, [])
+        farthest = max(distances, key=distances.__getitem__)
+        cuts.append((*farthest, distances[farthest]))
+        waiting += [sides[farthest], population & ~sides[farthest]]
+    return Branches(joined, cuts)
+
+
+def _side(line: tuple[int, int], lines: list[tuple[int, int]], n_parts: int) -> Flags:
+    """Return the parts, bool [P], on the side of the first part of a line, given the lines of a tree."""
+    merging = Merging(np.arange(n_parts))
+    for pair in lines:
+        if pair != line:
+            merging.join(*pair, 0.0)
+    return merging.members(line[0])
 
 
 def with_shoulders(
@@ -163,11 +158,11 @@ def with_shoulders(
     for child, parent, height in joins:
         if height < level:
             populations.join(child, parent, height)
-    branch, lines, shoulders = Merging(np.arange(n_parts)), [], []
+    branch, lines, cuts = Merging(np.arange(n_parts)), [], []
     for population in np.unique(populations.population):
         found = branches_of(parts, np.flatnonzero(populations.population == population), separation)
         lines += found.lines
-        shoulders += found.shoulders
+        cuts += found.cuts
     for pair in lines:
         branch.join(*pair, 0.0)
     own = _own_modes(parts, branch.population, lines)
@@ -179,7 +174,7 @@ def with_shoulders(
     edges = [join for join in joins if join[2] >= level or not divided(*join[:2])]
     pairs = [(child, parent) for child in range(n_modes) for parent in range(child)]
     edges += [(*pair, heights[pair]) for pair in pairs if heights[pair] < level and not divided(*pair)]
-    edges += [(int(own[part]), int(own[main]), distance) for part, main, distance in shoulders]
+    edges += [(int(own[one]), int(own[other]), distance) for one, other, distance in cuts]
     tree = Merging(np.arange(own.max() + 1))
     for child, parent, height in sorted(edges, key=itemgetter(2)):
         if not tree.members(child)[parent]:
