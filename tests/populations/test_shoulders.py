@@ -151,8 +151,19 @@ def test_parts_have_the_numbers_of_their_modes() -> None:
     parts = find_parts(density, modes, tops)
     np.testing.assert_array_equal(parts.modes[parts.own], modes)
     np.testing.assert_array_equal(parts.modes[: len(tops)], np.arange(len(tops)))
-    assert len(parts.modes) >= len(tops)
+    np.testing.assert_array_equal(np.unique(parts.own), np.arange(len(parts.modes)))
     assert parts.points.shape == (len(parts.modes), 3)
+
+
+def test_no_part_is_without_components() -> None:
+    """At the top of the lower mode, the density is mostly that of a component of the other mode."""
+    covariances = np.array([np.eye(2), np.diag([0.04, 1.0])])
+    density = Density(np.array([0.978, 0.022]), np.array([[0.0, 0.0], [2.0, 0.0]]), covariances, CpuEngine)
+    modes, tops, _ = find_modes(density)
+    assert modes.tolist() == [0, 1]
+    assert density.log_terms(tops).argmax(axis=1).tolist() == [0, 0]
+    parts = find_parts(density, modes, tops)
+    assert np.unique(parts.own).tolist() == list(range(len(parts.modes)))
 
 
 def test_the_tilt_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

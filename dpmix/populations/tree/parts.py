@@ -65,8 +65,9 @@ def find_parts(density: Density, modes: Ints, tops: Array) -> Parts:
     """
     narrower = density.scaled(NARROWED)
     peaks, points, _ = find_modes(narrower)
-    at_top = peaks[density.log_terms(tops).argmax(axis=1)]
-    pairs = [(mode, int(peak)) for mode, peak in enumerate(at_top)]
+    # Of the components that climb to a mode: no part is without components.
+    own_only = np.where(modes == np.arange(len(tops))[:, None], density.log_terms(tops), -np.inf)
+    pairs = [(mode, int(peak)) for mode, peak in enumerate(peaks[own_only.argmax(axis=1)])]
     found = sorted(set(zip(modes.tolist(), peaks.tolist(), strict=True)) - set(pairs))
     numbers = {pair: part for part, pair in enumerate(pairs + found)}
     own = np.array([numbers[pair] for pair in zip(modes.tolist(), peaks.tolist(), strict=True)])
