@@ -156,7 +156,7 @@ def test_parts_have_the_numbers_of_their_modes() -> None:
 
 
 def test_no_part_is_without_components() -> None:
-    """At the top of the lower mode, the density is mostly that of a component of the other mode."""
+    """At the top of the lower mode, the most probable component belongs to the other mode."""
     covariances = np.array([np.eye(2), np.diag([0.04, 1.0])])
     density = Density(np.array([0.97, 0.03]), np.array([[0.0, 0.0], [2.0, 0.0]]), covariances, CpuEngine)
     modes, tops, _ = find_modes(density)
