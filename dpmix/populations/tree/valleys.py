@@ -83,21 +83,14 @@ class Separation:
             return of_means
         return _corrected(of_means, self._profile(one, other, direction))
 
-    def of_means(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> float:
-        """Return the distance of the means alone; 0 where one has few events, or was left out."""
-        return self._apart(one, other)[0] if self._can_be_shoulders(one, other) else 0.0
-
     def is_shoulder(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
-        """Return whether the lesser of two parts of a population, bool [L] each, is a shoulder."""
-        if not self._can_be_shoulders(one, other):
+        """Return whether the lesser of two sides of a population, bool [L] each, is a shoulder."""
+        weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
+        if not weight > 0.0 or not self.measures_valley(one, other):
             return False
         of_means, direction = self._apart(one, other)
         # Two equal normals nearer than this show neither a valley nor a plateau.
         return of_means >= NO_VALLEY and self._profile(one, other, direction).has_shoulder
-
-    def _can_be_shoulders(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> bool:
-        weight = min(self._moments[modes, -1, -1].sum() for modes in (one, other))
-        return bool(weight > 0.0) and self.measures_valley(one, other)
 
     def _apart(self, one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, Array]:
         """Return the distance of the means and the direction, [D], in which it is largest."""
