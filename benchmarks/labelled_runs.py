@@ -74,7 +74,7 @@ def gated(
     )
     config = folder / "run.yaml"
     same_events = data.exists() and np.array_equal(np.load(data)["events"], events)
-    same = same_events and _is_complete(run, text, options)
+    same = same_events and is_complete(run, text, options)
     if same and kept.exists():
         return np.load(folder / "populations.npy"), Gated(**json.loads(kept.read_text()))
     kept.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def _command(*words: str | Path) -> None:
     subprocess.run([*DPMIX, *words, "--quiet"], check=True)
 
 
-def _is_complete(run: Path, text: str, options: Sequence[str]) -> bool:
+def is_complete(run: Path, text: str, options: Sequence[str]) -> bool:
     """Return whether the run file has all draws of this config."""
     if not run.exists() or not (opened := open_run(run)).complete:
         return False

@@ -48,6 +48,7 @@ import numpy as np
 import yaml
 from clusterings import Events, Ints, matches
 from gating import TOOLS, tools
+from labelled_runs import is_complete
 from populations import shaped
 from record import DPMIX, FOLDER, plain_arguments, read_results, said, write_results
 
@@ -265,14 +266,13 @@ def gated_here(own: Path, events: Events, asked: argparse.Namespace) -> Ints:
 
     from dpmix.config.load import parse_config
     from dpmix.runs.mcmc import run_mcmc
-    from dpmix.runs.reader import open_run
 
     own.mkdir(exist_ok=True)
     of_events, run = own / "events.npy", own / "run.h5"
-    if not run.exists() or not open_run(run).complete:
+    data = {"files": [str(of_events)]}
+    text = yaml.safe_dump({"data": data, "output": {"path": str(run)}, "seed": 1})
+    if not is_complete(run, text, asked.set):
         np.save(of_events, events)
-        data = {"files": [str(of_events)]}
-        text = yaml.safe_dump({"data": data, "output": {"path": str(run)}, "seed": 1})
         run_mcmc(parse_config(text, "battery", asked.set), overwrite=True)
     found = gate_run(run).population + 1
     if not asked.runs:
