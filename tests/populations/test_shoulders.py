@@ -112,7 +112,7 @@ def test_a_tail_is_a_shoulder_only_next_to_a_part_of_the_rest(monkeypatch: pytes
 
 
 def test_parts_can_be_a_shoulder_together() -> None:
-    """Two parts beyond the same valley; the one in the middle is none next to the two others together."""
+    """Two parts lie beyond the same valley; the middle one alone is no shoulder."""
     means = np.array([[0.0, 0.0], [2.8, 0.0], [3.6, 2.4]])
     parts = np.array([0.65, 0.25, 0.1]), means, np.tile(np.eye(2), (3, 1, 1))
     events = events_of(parts, 20_000)

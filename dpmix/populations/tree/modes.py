@@ -21,8 +21,8 @@ from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
 
 MakeEngine = Callable[[Floats], Engine]
 """Return an engine that holds some events, float32 [M, D]."""
-Path = Callable[[Ints, Ints, Array], Array]
-"""Return points on the path from each of some components or points to each of others."""
+PathPoints = Callable[[Ints, Ints, Array], Array]
+"""Return points at some shares of the way between pairs of components or of points."""
 
 RIDGE_POINTS = 51  # points on a path, without its ends
 RIDGES = 2_048  # paths evaluated together
@@ -311,7 +311,7 @@ def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
     return _along(density, pairs, ridge, _lowest)
 
 
-def _line(points: Array) -> Path:
+def _line(points: Array) -> PathPoints:
     """Return the straight line between each pair of points."""
 
     def line(first: Ints, second: Ints, shares: Array) -> Array:
@@ -321,7 +321,7 @@ def _line(points: Array) -> Path:
     return line
 
 
-def _along(density: Density, pairs: Ints, path: Path, summary: Callable[[Array], Array]) -> Array:
+def _along(density: Density, pairs: Ints, path: PathPoints, summary: Callable[[Array], Array]) -> Array:
     """Return a summary of the log density on the path of each pair, without its ends, float64 [pairs].
 
     `path` returns points float64 [RIDGE_POINTS, pairs, D] at shares of the way, [RIDGE_POINTS, 1, 1].
