@@ -13,7 +13,15 @@ from dpmix.engines.cpu import CpuEngine
 from dpmix.engines.cuda.engine import CudaEngine
 from dpmix.populations.tree import modes as tree_modes
 from dpmix.populations.tree import tree as trees
-from dpmix.populations.tree.modes import Density, MakeEngine, find_modes, find_saddles, nearest_components
+from dpmix.populations.tree.merging import Merging
+from dpmix.populations.tree.modes import (
+    Density,
+    MakeEngine,
+    Saddle,
+    find_modes,
+    find_saddles,
+    nearest_components,
+)
 from dpmix.populations.tree.tree import LEVEL, Tree, find_peaks, valley_tolerance
 from dpmix.populations.tree.valleys import MEASURABLE, VALLEY, Separation
 
@@ -102,7 +110,7 @@ def test_the_saddle_of_two_normals_is_the_lowest_point_between_them() -> None:
     means, covariances = normals([[0.0], [gap]], sds)
     density = Density(weights, means, covariances, CpuEngine)
     own, points, heights = find_modes(density)
-    (saddle,) = find_saddles(density, own, points, heights, 100)
+    (saddle,) = find_saddles(density, own, points, heights, 100, lambda events: 0.0)
     x = np.linspace(points.min(), points.max(), 20_001)
     lowest = np.log(weights @ norm.pdf(x, means, sds[:, None])).min()
     assert heights.min() - saddle.prominence == pytest.approx(lowest, abs=0.02)
@@ -136,7 +144,7 @@ def test_saddles_are_the_best_of_all_paths(
     mixture = random_mixture(n_components, dim, seed)
     density = Density(*mixture, CpuEngine)
     own, points, heights = find_modes(density)
-    saddles = find_saddles(density, own, points, heights, 100)
+    saddles = find_saddles(density, own, points, heights, 100, lambda events: 0.0)
     lowest = np.minimum(path_minima(mixture, points, own), np.minimum.outer(heights, heights))
     tree = minimum_spanning_tree(np.triu(heights.max() + 1.0 - lowest, 1))  # costs above 0
     expected = np.sort(heights.max() + 1.0 - tree.data)[::-1]
@@ -148,6 +156,43 @@ def test_saddles_are_the_best_of_all_paths(
         branch[branch == lesser] = greater
     assert len(heights) > 4
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_valleys_are_the_same_if_shallow_ones_are_not_measured(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_modes, "ROUND", 2)
+    density = Density(*random_mixture(40, 2, seed), CpuEngine)
+    own, points, heights = find_modes(density)
+
+    def valleys(measured_from: float) -> tuple[list[Saddle], list[int]]:
+        """Return the saddles of valleys deeper than 0.2 nats, and the first mode in the place of each."""
+        saddles = find_saddles(density, own, points, heights, 100, lambda events: measured_from)
+        merging = Merging(np.arange(len(heights)))
+        for saddle in saddles:
+            if saddle.prominence < 0.2:
+                merging.join(saddle.child, saddle.parent, 0.0)
+        places = [int(np.argmax(merging.members(mode))) for mode in range(len(heights))]
+        return [saddle for saddle in saddles if saddle.prominence >= 0.2], places
+
+    all_measured, expected = valleys(0.0)
+    found, places = valleys(0.2)
+    assert places == expected
+    assert len(set(places)) < len(places)  # there are modes without a valley
+    assert found == all_measured
+
+
+@pytest.mark.parametrize(("dim", "seed"), [(2, 9), (3, 6), (5, 8)])
+def test_points_that_meet_climb_to_the_same_modes_as_alone(
+    dim: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    density = Density(*random_mixture(60, dim, seed), CpuEngine)
+    together, points, _ = find_modes(density)
+    monkeypatch.setattr(tree_modes, "CLIMB_TOGETHER", tree_modes.CLIMB_STEPS + 1)
+    alone, expected, _ = find_modes(density)
+    assert together.tolist() == alone.tolist()
+    np.testing.assert_allclose(points, expected, atol=tree_modes.SAME_MODE / 2.0)
 
 
 def test_a_chain_of_normals_is_one_population() -> None:

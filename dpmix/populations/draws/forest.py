@@ -19,6 +19,7 @@ from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture
 from dpmix.populations.draws.pooling import (
     FIRST_GROUPS,
+    MOST_GROUPS,
     draw_points,
     held_mixtures,
     mean_density,
@@ -249,8 +250,8 @@ def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: Cut
     """Return the tree whose populations agree best with the populations of other draws: the medoid.
 
     A valley that is only just there can depend on the draws that are pooled, and so on the seed. If the
-    first groups disagree, the medoid is found among all groups, so among all draws. The measure is the
-    adjusted Rand index of the events, summed over all trees.
+    first groups disagree, the medoid is found among more groups. The measure is the adjusted Rand index of
+    the events, summed over all trees.
 
     Parameters
     ----------
@@ -263,7 +264,7 @@ def typical(groups: Ints, build: Callable[[Ints], Iterable[MeanTree]], rule: Cut
     trees = list(build(groups[:FIRST_GROUPS]))
     agreement = agreement_of(trees, rule)
     if agreement.min() < AGREED:
-        trees.extend(build(groups[FIRST_GROUPS:]))
+        trees.extend(build(groups[FIRST_GROUPS:MOST_GROUPS]))
         agreement = agreement_of(trees, rule)
     return trees[int(agreement.sum(axis=1).argmax())]
 

@@ -36,7 +36,7 @@ from dpmix.runs.writer import RunWriter
 
 log = logging.getLogger("dpmix")
 
-RULE = 5
+RULE = 6
 """Version of the rule by which populations are found: to be raised with every change of its results."""
 
 

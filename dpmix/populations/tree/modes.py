@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
@@ -23,12 +24,16 @@ MakeEngine = Callable[[Floats], Engine]
 """Return an engine that holds some events, float32 [M, D]."""
 PathPoints = Callable[[Ints, Ints, Array], Array]
 """Return points at some shares of the way between pairs of components or of points."""
+PathJoin = tuple[int, Ints, Ints]
+"""A path that joins two branches of modes, and the modes of the lesser and of the greater branch."""
 
-RIDGE_POINTS = 51  # points on a path, without its ends
+SHARES = np.linspace(0.0, 1.0, 53)[1:-1]  # of the way: points on a path, without its ends
+FEW_SHARES = SHARES[4::7]  # seven of them; most paths are already too low there
 RIDGES = 2_048  # paths evaluated together
-ROUND = 256  # paths of a round
+ROUND = 512  # paths of a round
 ROUNDING = 1e-4  # of a log density, nats; paths that differ less are all evaluated
 CLIMB_STEPS, CLIMB_STILL = 100, 1e-4  # of modal EM; step length in standard deviations of the events
+CLIMB_TOGETHER = 5  # steps after which points that have met climb as one
 SAME_MODE = 0.02  # largest distance within one mode, standard deviations of the events
 BLOCK = 65_536  # points times components whose densities are held at a time
 
@@ -67,6 +72,7 @@ class Density:
     def __init__(self, weights: Array, means: Array, covariances: Array, make_engine: MakeEngine) -> None:
         self.weights, self.means, self.covariances = weights, means, covariances
         self.precisions = np.linalg.inv(covariances)
+        self.roots = np.linalg.cholesky(covariances)
         self._make_engine = make_engine
         self._mixture = mixture_from(np.log(weights), means, covariances)
         self.whiteners = self._mixture.whiteners
@@ -143,12 +149,12 @@ def find_modes(density: Density) -> tuple[Ints, Array, Array]:
     points = _climb(density)
     heights = density.log_density(points)
     modes = np.full(len(points), -1)
-    found: list[int] = []
+    found: list[int] = []  # a point at each mode
     # The highest first, so that modes are numbered by height: `_joins` and `find_saddles` rely on it.
     for j in np.argsort(-heights, kind="stable"):
-        near = [np.abs(points[j] - points[other]).max() < SAME_MODE for other in found]
-        modes[j] = near.index(True) if any(near) else len(found)
-        if not any(near):
+        near = cdist(points[[j]], points[np.array(found, np.int64)], "chebyshev")[0] < SAME_MODE
+        modes[j] = near.argmax() if near.any() else len(found)
+        if not near.any():
             found.append(int(j))
     return modes, points[found], heights[found]
 
@@ -158,7 +164,8 @@ def _climb(density: Density) -> Array:
     points = density.means.copy()
     shifts = np.einsum("kij,kj->ki", density.precisions, density.means)
     moving = np.arange(len(points))
-    for _ in range(CLIMB_STEPS):
+    follows = moving.copy()  # the point that each went to the same mode with
+    for step in range(1, CLIMB_STEPS + 1):
         terms = density.log_terms(points[moving])
         shares = np.exp(terms - np.logaddexp.reduce(terms, axis=1)[:, None])
         # A step solves for the point at which the gradients of the components, weighted by their shares at
@@ -170,15 +177,30 @@ def _climb(density: Density) -> Array:
         moving = moving[~still]
         if not len(moving):
             break
-    return points
+        if step % CLIMB_TOGETHER == 0:
+            first = (cdist(points[moving], points[moving], "chebyshev") < SAME_MODE / 4.0).argmax(axis=1)
+            follows[moving] = moving[first]
+            moving = moving[first == np.arange(len(moving))]
+    # A point follows one with a lower number, which may follow another.
+    while (follows != follows[follows]).any():
+        follows = follows[follows]
+    return points[follows]
 
 
-def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n_events: int) -> list[Saddle]:
+def find_saddles(
+    density: Density,
+    modes: Ints,
+    points: Array,
+    heights: Array,
+    n_events: int,
+    tolerance: Callable[[float], float],
+) -> list[Saddle]:
     """Return the saddles at which the modes join, the highest first; one fewer than modes.
 
     The density half way on a path is an upper bound of its lowest density. Paths are evaluated at all points
     in rounds, those with the highest bounds first: each round raises the lower bounds of the saddles, and
-    paths below these are left out.
+    paths below these are left out, and so are paths between modes that have no valley between them. Of the
+    others, a few points of each are evaluated first.
 
     Parameters
     ----------
@@ -187,6 +209,9 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
         Result of `find_modes`.
     n_events : int
         Events that the mixture was fitted to.
+    tolerance : callable
+        Returns the prominence, nats, below which the saddle of a branch with some events is no valley. The
+        heights of such saddles are lower bounds.
     """
     n_modes = len(heights)
     ridges = np.argwhere(np.triu(modes[:, None] != modes, 1))
@@ -198,38 +223,58 @@ def find_saddles(density: Density, modes: Ints, points: Array, heights: Array, n
     at_means = density.log_density(density.means)[ridges].min(axis=1)
     bounds[: len(ridges)] = np.minimum(bounds[: len(ridges)], at_means)
 
-    lowest = np.full(len(bounds), np.nan)  # NaN where not evaluated
-
-    def evaluate(paths: Ints) -> None:
+    def lowest_on(paths: Ints, shares: Array) -> Array:
         on_ridges, on_lines = np.split(paths, np.searchsorted(paths, [len(ridges)]))
         found = (
-            _lowest_on_ridgelines(density, ridges[on_ridges]),
-            _along(density, lines[on_lines - len(ridges)], _line(points), _lowest),
+            _lowest_on_ridgelines(density, ridges[on_ridges], shares),
+            _along(density, lines[on_lines - len(ridges)], _line(points), shares, _lowest),
         )
-        lowest[paths] = np.minimum(bounds[paths], np.concatenate(found))
+        highest: Array = np.minimum(bounds[paths], np.concatenate(found))
+        return highest
 
-    evaluate(np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64))
-    left = np.argsort(-bounds, kind="stable")
+    events = (np.bincount(modes, density.weights, n_modes) * n_events).astype(np.float64)
+    lowest = np.full(len(bounds), np.nan)  # NaN where not evaluated
+    some = np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64)
+    joining = np.empty(0, np.int64)
     while True:
-        known = np.flatnonzero(~np.isnan(lowest))
-        joins = list(_joins(ends[known], lowest[known], n_modes))
-        least = np.full((n_modes, n_modes), -np.inf)
-        for at, lesser, greater in joins:
-            least[np.ix_(lesser, greater)] = least[np.ix_(greater, lesser)] = lowest[known[at]] - ROUNDING
-        left = left[np.isnan(lowest[left])]
-        left = left[bounds[left] >= least[ends[left, 0], ends[left, 1]]]
+        lowest[some] = lowest_on(some, SHARES)
+        known = np.sort(np.concatenate([joining, some]))  # no other path can join modes any more
+        joins = [
+            (int(known[at]), lesser, greater)
+            for at, lesser, greater in _joins(ends[known], lowest[known], n_modes)
+        ]
+        joining = np.array([at for at, _, _ in joins], np.int64)
+        saddles = [_saddle(ends[at], lesser, heights, lowest[at], events) for at, lesser, _ in joins]
+        needed = _needed(joins, saddles, lowest, tolerance)[ends[:, 0], ends[:, 1]]
+        left = np.flatnonzero(np.isnan(lowest) & (bounds >= needed))
         if not len(left):
-            break
-        evaluate(np.sort(left[:ROUND]))
-    events = np.bincount(modes, density.weights, n_modes) * n_events
-    saddles = []
-    for at, lesser, _ in joins:
-        u, v = ends[known[at]].tolist()
-        child, parent = (u, v) if u in lesser else (v, u)
-        # The first mode of a branch is its highest, because modes are numbered by height.
-        rise = float(heights[lesser[0]] - lowest[known[at]])
-        saddles.append(Saddle(child, parent, rise, float(events[lesser].sum())))
-    return saddles
+            return saddles
+        some = np.sort(left[np.argsort(-bounds[left], kind="stable")[:ROUND]])
+        bounds[some] = lowest_on(some, FEW_SHARES)
+        some = some[bounds[some] >= needed[some]]
+
+
+def _saddle(ends: Ints, lesser: Ints, heights: Array, lowest: float, events: Array) -> Saddle:
+    """Return the saddle on a path between two modes, one of which is in the lesser branch."""
+    u, v = ends.tolist()
+    child, parent = (u, v) if u in lesser else (v, u)
+    # The first mode of a branch is its highest, because modes are numbered by height.
+    return Saddle(child, parent, float(heights[lesser[0]] - lowest), float(events[lesser].sum()))
+
+
+def _needed(
+    joins: list[PathJoin], saddles: list[Saddle], lowest: Array, tolerance: Callable[[float], float]
+) -> Array:
+    """Return the bound from which on a path between two modes is evaluated, float64 [L, L]."""
+    n_modes = len(joins) + 1
+    needed = np.empty((n_modes, n_modes))
+    joined = np.arange(n_modes)  # modes without a valley between them
+    for (at, lesser, greater), saddle in zip(joins, saddles, strict=True):
+        needed[np.ix_(lesser, greater)] = needed[np.ix_(greater, lesser)] = lowest[at] - ROUNDING
+        if saddle.prominence < tolerance(saddle.events):
+            joined[joined == joined[saddle.child]] = joined[saddle.parent]
+    needed[joined[:, None] == joined] = np.inf
+    return needed
 
 
 def joining_lines(density: Density, points: Array) -> Ints:
@@ -241,12 +286,12 @@ def joining_lines(density: Density, points: Array) -> Ints:
     """
     lines = np.argwhere(np.triu(np.ones((len(points), len(points)), bool), 1))
     lengths = np.linalg.norm(points[lines[:, 0]] - points[lines[:, 1]], axis=1)
-    costs = np.log(lengths) + _along(density, lines, _line(points), _log_mean_inverse)
+    costs = np.log(lengths) + _along(density, lines, _line(points), SHARES, _log_mean_inverse)
     best: Ints = lines[[at for at, _, _ in _joins(lines, -costs, len(points))]]
     return best
 
 
-def _joins(ends: Ints, lowest: Array, n_modes: int) -> Iterator[tuple[int, Ints, Ints]]:
+def _joins(ends: Ints, lowest: Array, n_modes: int) -> Iterator[PathJoin]:
     """Yield the paths that join branches of modes, the highest first, with the modes of the two branches.
 
     Parameters
@@ -289,17 +334,16 @@ def _half_way(density: Density, points: Array, ridges: Ints, lines: Ints) -> Arr
     return density.log_density(np.concatenate(middles))
 
 
-def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
-    """Return the lowest log density on the ridgeline of each pair of components, without its ends.
+def _lowest_on_ridgelines(density: Density, pairs: Ints, shares: Array) -> Array:
+    """Return the lowest log density at some shares of the ridgeline of each pair of components.
 
     On the ridgeline of normals i and j the gradients of their log densities cancel, weighted by 1 - a and a
     for a from 0 to 1. On the scale on which i is standard normal, where j has mean d and covariance
     Q diag(l) Q', this is Q diag(a / ((1 - a) l + a)) Q' d. That takes one eigenvalue problem per pair.
     """
-    roots = np.linalg.cholesky(density.covariances)
 
     def ridge(first: Ints, second: Ints, shares: Array) -> Array:
-        whitener, root = density.whiteners[first], roots[first]
+        whitener, root = density.whiteners[first], density.roots[first]
         shape, directions = np.linalg.eigh(whitener @ density.covariances[second] @ whitener.mT)
         gap = whitener @ (density.means[second] - density.means[first])[..., None]
         along = (directions.mT @ gap)[..., 0] * (shares / ((1.0 - shares) * shape + shares))
@@ -308,7 +352,7 @@ def _lowest_on_ridgelines(density: Density, pairs: Ints) -> Array:
         points: Array = density.means[first] + np.ascontiguousarray(steps.transpose(2, 0, 1))
         return points
 
-    return _along(density, pairs, ridge, _lowest)
+    return _along(density, pairs, ridge, shares, _lowest)
 
 
 def _line(points: Array) -> PathPoints:
@@ -321,16 +365,18 @@ def _line(points: Array) -> PathPoints:
     return line
 
 
-def _along(density: Density, pairs: Ints, path: PathPoints, summary: Callable[[Array], Array]) -> Array:
-    """Return a summary of the log density on the path of each pair, without its ends, float64 [pairs].
+def _along(
+    density: Density, pairs: Ints, path: PathPoints, shares: Array, summary: Callable[[Array], Array]
+) -> Array:
+    """Return a summary of the log density on the path of each pair, float64 [pairs].
 
-    `path` returns points float64 [RIDGE_POINTS, pairs, D] at shares of the way, [RIDGE_POINTS, 1, 1].
+    `path` returns points float64 [S, pairs, D] at shares of the way, [S]; `summary` has log densities
+    [S, pairs].
     """
-    shares = np.linspace(0.0, 1.0, RIDGE_POINTS + 2)[1:-1, None, None]
     found = np.empty(len(pairs))
     for at in range(0, len(pairs), RIDGES):
         first, second = pairs[at : at + RIDGES].T
-        points = path(first, second, shares)
+        points = path(first, second, shares[:, None, None])
         heights = density.log_density(points.reshape(-1, points.shape[-1]))
         found[at : at + RIDGES] = summary(heights.reshape(points.shape[:2]))
     return found

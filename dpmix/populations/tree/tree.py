@@ -27,6 +27,7 @@ compares an earlier version with other rules on labelled and on simulated data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -207,7 +208,8 @@ def find_peaks(
     modes[heavy] = parts.own
     light = np.setdiff1d(np.arange(len(weights)), heavy)  # too few events to form a mode
     modes[light] = parts.own[nearest_components(*heavy_parts, means[light])]
-    saddles = find_saddles(density, own, points, heights, n_events)
+    tolerance = partial(valley_tolerance, n_channels=means.shape[1], measured=True)
+    saddles = find_saddles(density, own, points, heights, n_events, tolerance)
     return Peaks(density, parts, modes, points, heights, saddles)
 
 
