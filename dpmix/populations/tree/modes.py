@@ -229,8 +229,8 @@ def find_saddles(
             _lowest_on_ridgelines(density, ridges[on_ridges], shares),
             _along(density, lines[on_lines - len(ridges)], _line(points), shares, _lowest),
         )
-        highest: Array = np.minimum(bounds[paths], np.concatenate(found))
-        return highest
+        known_lowest: Array = np.minimum(bounds[paths], np.concatenate(found))
+        return known_lowest
 
     events = (np.bincount(modes, density.weights, n_modes) * n_events).astype(np.float64)
     lowest = np.full(len(bounds), np.nan)  # NaN where not evaluated
@@ -238,7 +238,8 @@ def find_saddles(
     joining = np.empty(0, np.int64)
     while True:
         lowest[some] = lowest_on(some, SHARES)
-        known = np.sort(np.concatenate([joining, some]))  # no other path can join modes any more
+        # Paths that did not join modes before do not with more paths.
+        known = np.sort(np.concatenate([joining, some]))
         joins = [
             (int(known[at]), lesser, greater)
             for at, lesser, greater in _joins(ends[known], lowest[known], n_modes)

@@ -208,6 +208,7 @@ def find_peaks(
     modes[heavy] = parts.own
     light = np.setdiff1d(np.arange(len(weights)), heavy)  # too few events to form a mode
     modes[light] = parts.own[nearest_components(*heavy_parts, means[light])]
+    # The smaller tolerance: whether a valley is measured in the events is only known with them.
     tolerance = partial(valley_tolerance, n_channels=means.shape[1], measured=True)
     saddles = find_saddles(density, own, points, heights, n_events, tolerance)
     return Peaks(density, parts, modes, points, heights, saddles)
