@@ -93,7 +93,7 @@ def test_large_populations_share_no_more_than_small_ones() -> None:
 
 @pytest.mark.parametrize(
     ("n_with", "n_draws", "n_events", "stays"),
-    [(3, 5, 390, False), (3, 5, 400, True), (2, 3, 390, True), (1, 2, 400, False)],
+    [(3, 5, 390, False), (3, 5, 400, True), (4, 5, 390, True), (1, 2, 400, False)],
 )
 def test_a_population_of_few_events_needs_more_draws(
     n_with: int, n_draws: int, n_events: int, stays: bool

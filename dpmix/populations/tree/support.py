@@ -23,11 +23,12 @@ MAJORITY = 0.5
 """A population is kept if a larger share of the draws contains it."""
 
 FEW_EVENTS = 40
-CLEAR_MAJORITY = 0.6
-"""The share for populations of fewer events: half, and two standard errors of a share of 100 draws.
+CLEAR_MAJORITY = 0.75
+"""The share for populations of fewer events: half, and two standard errors of a share of 16 draws.
 
-A population of so few events may be the edge of two others. If about half of the posterior has it, the
-majority alone keeps it with some seeds and not with others.
+A population of so few events may be the edge of two others, or a part of a small one. If about half of the
+posterior has it, the majority alone keeps it with some seeds and not with others. (Draws of a chain resemble
+each other: 100 of them tell less than 100 independent ones.)
 """
 
 
