@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from dpmix.engines.base import Engine
 from dpmix.model.mixture import Array, Floats, Ints, Mixture, mixture_from
@@ -152,7 +151,7 @@ def find_modes(density: Density) -> tuple[Ints, Array, Array]:
     found: list[int] = []  # a point at each mode
     # The highest first, so that modes are numbered by height: `_joins` and `find_saddles` rely on it.
     for j in np.argsort(-heights, kind="stable"):
-        near = cdist(points[[j]], points[np.array(found, np.int64)], "chebyshev")[0] < SAME_MODE
+        near = np.abs(points[np.array(found, np.int64)] - points[j]).max(axis=1) < SAME_MODE
         modes[j] = near.argmax() if near.any() else len(found)
         if not near.any():
             found.append(int(j))
@@ -161,6 +160,8 @@ def find_modes(density: Density) -> tuple[Ints, Array, Array]:
 
 def _climb(density: Density) -> Array:
     """Return the points that modal EM reaches from the means of the components, float64 [K, D]."""
+    from scipy.spatial.distance import cdist  # takes time to import, and a run file may keep the populations
+
     points = density.means.copy()
     shifts = np.einsum("kij,kj->ki", density.precisions, density.means)
     moving = np.arange(len(points))
