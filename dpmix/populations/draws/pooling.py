@@ -17,7 +17,8 @@ from dpmix.populations.tree.tree import LEAST_EVENTS
 from dpmix.runs.layout import POOLED_DRAWS  # in a mean density; see docs/explanation/populations.md
 from dpmix.runs.reader import Run
 
-FIRST_GROUPS, MOST_GROUPS = 4, 15  # that are spread over all draws; more than the first where these disagree
+FIRST_GROUPS = 4  # whose mean densities are compared first; they are spread over all draws
+MOST_GROUPS = 15  # compared where these disagree
 POOLED_COMPONENTS = 520  # at most, unless one draw has more: the tree's cost grows with their cube
 POINTS = 50_000  # drawn from the posterior mean density
 HELD_BYTES = 2**28  # of mixtures kept in memory; others are computed when needed

@@ -27,7 +27,7 @@ PathJoin = tuple[int, Ints, Ints]
 """A path that joins two branches of modes, and the modes of the lesser and of the greater branch."""
 
 SHARES = np.linspace(0.0, 1.0, 53)[1:-1]  # of the way: points on a path, without its ends
-FEW_SHARES = SHARES[4::7]  # seven of them; most paths are already too low there
+FEW_SHARES, OTHER_SHARES = SHARES[4::7], np.delete(SHARES, np.s_[4::7])  # most paths are too low at the few
 RIDGES = 2_048  # paths evaluated together
 ROUND = 512  # paths of a round
 ROUNDING = 1e-4  # of a log density, nats; paths that differ less are all evaluated
@@ -236,9 +236,10 @@ def find_saddles(
     events = (np.bincount(modes, density.weights, n_modes) * n_events).astype(np.float64)
     lowest = np.full(len(bounds), np.nan)  # NaN where not evaluated
     some = np.sort([at for at, _, _ in _joins(ends, bounds, n_modes)]).astype(np.int64)
+    bounds[some] = lowest_on(some, FEW_SHARES)
     joining = np.empty(0, np.int64)
     while True:
-        lowest[some] = lowest_on(some, SHARES)
+        lowest[some] = lowest_on(some, OTHER_SHARES)
         # Paths that did not join modes before do not with more paths.
         known = np.sort(np.concatenate([joining, some]))
         joins = [
@@ -257,7 +258,7 @@ def find_saddles(
 
 
 def _saddle(ends: Ints, lesser: Ints, heights: Array, lowest: float, events: Array) -> Saddle:
-    """Return the saddle on a path between two modes, one of which is in the lesser branch."""
+    """Return the saddle on a path between two modes; one of them is in the lesser branch."""
     u, v = ends.tolist()
     child, parent = (u, v) if u in lesser else (v, u)
     # The first mode of a branch is its highest, because modes are numbered by height.
