@@ -25,7 +25,7 @@ from dpmix.inputs.marker_names import short_names
 from dpmix.model.mixture import Array, Floats, Ints
 from dpmix.populations.draws import decide, find
 from dpmix.populations.draws.decide import Decided
-from dpmix.populations.draws.find import forest_of, reference_of
+from dpmix.populations.draws.find import forest_of
 from dpmix.populations.draws.forest import Forest, cast_votes, components_of, weights_of
 from dpmix.populations.draws.pooling import transformed_draw
 from dpmix.populations.draws.task import Task, prepare
@@ -34,7 +34,6 @@ from dpmix.populations.events.names import names_of_events
 from dpmix.populations.events.phenotypes import full_phenotypes, levels, quartiles_of
 from dpmix.populations.events.rasters import grid
 from dpmix.populations.tree.decisions import Action, Cut, Decisions, decisions_path, read_decisions
-from dpmix.populations.tree.support import support
 from dpmix.populations.tree.tree import Tree
 from dpmix.report.decades import axis_ticks
 from dpmix.report.dendrogram import dendrogram
@@ -237,7 +236,7 @@ def view(live: Live, decisions: Decisions) -> dict[str, Any]:
     with one_thread():
         components, weights, estimate, reference = _components(live, chosen)
         population = population_of_events(live, chosen)
-    supported = support(live.forest.trees, live.forest.labels, estimate, len(chosen.names))
+    supported = live.forest.support(estimate, len(chosen.names))
     cut = decisions.actions[-1:]
     by_hand = ["--decisions", inside(live, live.path)] if cut or live.path.exists() else []
     return {
@@ -262,7 +261,7 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
     votes = ((cast @ of_modes, near) for cast, near in live.votes)
     components = components_of(live.forest, own, votes)
     weights = weights_of(live.forest.run, live.forest.draws, components, len(chosen.names))
-    return components, weights, estimate, reference_of(estimate, live.forest.partitions(chosen.rule))
+    return components, weights, estimate, live.forest.typical_draw(estimate, chosen.rule)
 
 
 def levels_of(live: Live, decisions: Decisions) -> Array:

@@ -15,9 +15,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from dpmix.engines.cpu import CpuEngine
 from dpmix.errors import DataError
-from dpmix.populations.draws import find, pooling
+from dpmix.populations.draws import find, forest, pooling
 from dpmix.populations.draws.find import Populations, find_populations
-from dpmix.populations.draws.pooling import draw_points, mixture_of_draw
+from dpmix.populations.draws.pooling import draw_points, mixture_of_draw, some_of_each_chain
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.tree import LEVEL, Tree
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS, FileLayout, Record
@@ -67,6 +67,12 @@ POPULATIONS = normals(
     (0.35, (0.0, 0.0), 1.0),
 )
 OF_COMPONENT = np.array([2, 0, 0, 1])
+ACROSS = np.array([[4.36, 0.0], [0.0, 1.0]])  # moments of the first and the last together
+MERGED = replace(
+    POPULATIONS,
+    means=np.array([(1.2, 0.0), (0.0, 10.0), (0.0, 11.0), (1.2, 0.0)]),
+    covariances=np.array([ACROSS, np.eye(2), np.eye(2), ACROSS]),
+)
 
 
 def write_run(
@@ -360,14 +366,8 @@ def apart_in(folder: Path, place: tuple[float, float], n_draws: int) -> Run:
 
 def test_a_draw_that_merges_two_populations_supports_the_larger_alone(folder: Path) -> None:
     """The Jaccard similarity is 0.35 / 0.5 for one population and 0.15 / 0.5 for the other."""
-    across = np.array([[4.36, 0.0], [0.0, 1.0]])  # moments of the two populations together
-    merged = replace(
-        POPULATIONS,
-        means=np.array([(1.2, 0.0), (0.0, 10.0), (0.0, 11.0), (1.2, 0.0)]),
-        covariances=np.array([across, np.eye(2), np.eye(2), across]),
-    )
     draws = switched(POPULATIONS, 20)
-    draws[4] = merged
+    draws[4] = MERGED
     found = find_populations(write_run(folder / "merges.h5", [draws]), cpu)
     assert 4 not in found.pooled
     assert found.n_populations == 3
@@ -376,6 +376,19 @@ def test_a_draw_that_merges_two_populations_supports_the_larger_alone(folder: Pa
     # Its components get the population of most of their points.
     np.testing.assert_array_equal(found.components[4], [1, 0, 0, 1])
     assert found.reference != 4
+
+
+def test_some_draws_of_each_chain_have_a_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Support, the numbers of populations and the reference are theirs."""
+    monkeypatch.setattr(forest, "MOST_TREES", 11)
+    chains = [switched(POPULATIONS, 20, 1), switched(POPULATIONS, 20, 2)]
+    chains[0][0] = chains[0][5] = chains[0][6] = chains[1][14] = MERGED
+    found = find_populations(write_run(folder / "trees.h5", chains), cpu)
+    assert found.numbers.tolist() == [2, 2, 3, 3, 3, 3, 3, 3, 2, 3]
+    np.testing.assert_allclose(found.support, [1.0, 1.0, 0.7])
+    assert found.reference in (10, 14, 19, 20, 25, 30, 39)
+    assert some_of_each_chain(found.draws, 1).tolist() == [19, 39]
+    np.testing.assert_array_equal(some_of_each_chain(found.draws, 40), np.arange(40))
 
 
 def test_agreement_between_chains_with_different_populations(folder: Path) -> None:

@@ -165,7 +165,7 @@ def test_the_version_of_the_rule(tmp_path: Path) -> None:
     mixture = normals(*parts, (0.1, (8, 8), 0.5))
     chains = [switched(mixture, 6, seed) for seed in (1, 2)]
     found = find_populations(write_run(tmp_path / "run.h5", chains, n_events=10_000), cpu)
-    assert RULE == 6
+    assert RULE == 7
     np.testing.assert_allclose(found.weights[0], [0.4, 0.3, 0.2, 0.1], atol=0.001)
     np.testing.assert_allclose(found.tree.levels, [2.56, 8.01, 8.01], atol=0.02)
     np.testing.assert_array_equal(found.support, 1.0)

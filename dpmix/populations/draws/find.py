@@ -10,7 +10,8 @@ The shared events are points drawn from the posterior mean density, not the even
 is all that is needed, and the result does not depend on which events are gated. The same points give the log
 density below which an event is implausible.
 
-T draws, some of which are pooled; J pooled components, K components, P populations, M points, D channels.
+T draws, some of which are pooled, and U of which have a tree of their own; J pooled components, K components,
+P populations, M points, D channels.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from dpmix.populations.tree import partitions
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.decisions import Decisions
 from dpmix.populations.tree.modes import MakeEngine
-from dpmix.populations.tree.support import populations_of_modes, support
+from dpmix.populations.tree.support import populations_of_modes
 from dpmix.populations.tree.tree import Tree
 from dpmix.runs.effective_size import PopulationMixing
 from dpmix.runs.layout import KEPT_POINTS, USED_DRAWS
@@ -82,12 +83,12 @@ class Populations:
         The draw whose own populations are most similar to these.
     order : int64 [T, K]
         Components of every draw in the places of the reference's (`dpmix.populations.draws.alignment`).
-    numbers : int64 [T]
-        Number of populations in each draw's own density, cut by the same rule.
+    numbers : int64 [U]
+        Number of populations in the own density of evenly spaced draws, at most 50, cut by the same rule.
     support : float64 [P]
-        Share of the draws whose own density has this population.
+        Share of these draws whose own density has this population.
     agreement : float64 [C, C]
-        Mean adjusted Rand index of the draws' own populations within and between chains.
+        Mean adjusted Rand index of these draws' own populations within and between chains.
     least_density : float64
         Log predictive density (standardised scale) below which an event is implausible.
     points : float32 [M, D]
@@ -233,12 +234,9 @@ def populations_of(
         Names and colours.
     """
     run, draws, tree, labels = forest.run, forest.draws, forest.tree, forest.labels
-    partition = forest.partitions(rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
-    # One draw has to stand for all where a number of a component is needed: the most typical one, not the
-    # last.
-    reference = reference_of(estimate, partition)
+    reference = forest.typical_draw(estimate, rule)
     components = components_of(forest, own, cast_votes(forest, shares))
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
@@ -255,8 +253,8 @@ def populations_of(
         reference=reference,
         order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
         numbers=np.array([own.max() + 1 for own in forest.cut_draws(rule)]),
-        support=support(forest.trees, labels, estimate, n_found),
-        agreement=partitions.agreement(partition, draws[:, 0]),
+        support=forest.support(estimate, n_found),
+        agreement=partitions.agreement(forest.partitions(rule), draws[forest.with_tree, 0]),
         least_density=float(np.quantile(forest.log_density, IMPLAUSIBLE)),
         points=np.ascontiguousarray(forest.points[kept]),
         of_points=estimate[kept],
@@ -264,8 +262,3 @@ def populations_of(
         labels=decided.labels if decided else (),
         colours=decided.colours if decided else (),
     )
-
-
-def reference_of(estimate: Ints, partition: Ints) -> int:
-    """Return the draw whose own populations, int64 [T, M], are most similar to populations int64 [M]."""
-    return int(np.argmax([partitions.rand_index(estimate, one) for one in partition]))

@@ -1,8 +1,9 @@
-"""The trees of a run: the tree of the posterior mean density, and the tree of each draw.
+"""The trees of a run: the tree of the posterior mean density, and trees of single draws.
 
 They do not depend on where they are cut, so all cuts of a run share them (`dpmix.populations.draws.find`).
 
-T draws; J components of the pooled draws, K components of a draw, L modes, M points, D channels.
+T draws, U of which have a tree; J components of the pooled draws, K components of a draw, L modes, M points,
+D channels.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from dpmix.populations.draws.pooling import (
     held_mixtures,
     mean_density,
     pooled_draws,
+    some_of_each_chain,
 )
 from dpmix.populations.draws.predictive import classify_draws
 from dpmix.populations.tree import partitions
 from dpmix.populations.tree.cut import CutRule
 from dpmix.populations.tree.modes import MakeEngine, nearest_in
-from dpmix.populations.tree.support import merge_unsupported, populations_of_modes
+from dpmix.populations.tree.support import merge_unsupported, populations_of_modes, support
 from dpmix.populations.tree.tree import Tree, find_peaks
 from dpmix.populations.tree.valleys import Separation
 from dpmix.runs.layout import EVENT_SUBSET, SUBSET_WEIGHTS
@@ -39,6 +41,7 @@ Subset = tuple[Floats, Array | None]
 """Events and what each counts."""
 
 AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
+MOST_TREES = 50  # of single draws; with 100, support and populations were the same
 WORKERS = 2  # threads that build trees; more were slower, since half of the work holds the interpreter's lock
 
 
@@ -64,8 +67,10 @@ class Forest:
         Tree of the mean density.
     sizes : float64 [L]
         Events that the run file keeps (at most 20,000), by mode of this tree.
+    with_tree : int64 [U]
+        Draws that have a tree of their own, evenly spaced in each chain: places in `draws`.
     trees : list of Tree
-        Tree of each draw.
+        Tree of each of them.
     points : float32 [M, D]
         Points drawn from the mean density.
     shares : float64 [M, L]
@@ -84,6 +89,7 @@ class Forest:
     density: tuple[Array, Array, Array]
     tree: Tree
     sizes: Array
+    with_tree: Ints
     trees: list[Tree]
     points: Floats
     shares: Array
@@ -111,7 +117,7 @@ class Forest:
                     own,
                     shares,
                     self.trees,
-                    self.labels,
+                    self.labels[self.with_tree],
                     self.partitions(rule),
                     self.density[0],
                     self.run.attributes["n_events"],
@@ -120,13 +126,26 @@ class Forest:
         return self._cuts[rule]
 
     def cut_draws(self, rule: CutRule) -> list[Ints]:
-        """Return the population of each component of each draw, by its own tree, int64 [T] of [K]."""
+        """Return the population of each component of each draw with a tree, int64 [U] of [K]."""
         return [rule.cut(tree) for tree in self.trees]
 
     def partitions(self, rule: CutRule) -> Ints:
-        """Return the population of each point in each draw, by its own tree, int64 [T, M]."""
-        cuts = self.cut_draws(rule)
-        return np.array([own[found] for own, found in zip(cuts, self.labels, strict=True)])
+        """Return the population of each point in each draw with a tree, int64 [U, M]."""
+        cuts = zip(self.cut_draws(rule), self.labels[self.with_tree], strict=True)
+        return np.array([own[found] for own, found in cuts])
+
+    def support(self, populations: Ints, n_populations: int) -> Array:
+        """Return the share of the draws with a tree that contain each population of points, float64 [P]."""
+        return support(self.trees, self.labels[self.with_tree], populations, n_populations)
+
+    def typical_draw(self, populations: Ints, rule: CutRule) -> int:
+        """Return the draw whose own populations are most similar to populations of the points, int64 [M].
+
+        One draw has to stand for all where a number of a component is needed: the most typical one, not the
+        last.
+        """
+        agreement = [partitions.rand_index(populations, own) for own in self.partitions(rule)]
+        return int(self.with_tree[np.argmax(agreement)])
 
     def why(self, rule: CutRule) -> str:
         """Return the reason for the cut height, for a reader."""
@@ -194,7 +213,8 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
     pool = ThreadPoolExecutor(workers)
     try:
         chosen = typical(groups, partial(pool.map, build), rule)
-        growing: Iterable[MeanTree] = pool.map(build, np.arange(len(draws))[:, None])
+        with_tree = some_of_each_chain(draws, MOST_TREES)
+        growing: Iterable[MeanTree] = pool.map(build, with_tree[:, None])
         if workers == 1:
             growing = list(growing)  # a device serves one engine at a time, and a single thread one task
         # Where there are several workers, they build the trees of single draws meanwhile.
@@ -214,6 +234,7 @@ def grow(run: Run, make_engine: MakeEngine, draws: Ints, rule: CutRule) -> Fores
         density=chosen.density,
         tree=chosen.tree,
         sizes=chosen.sizes,
+        with_tree=with_tree,
         trees=trees,
         points=points,
         shares=shares,

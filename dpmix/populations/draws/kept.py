@@ -36,7 +36,7 @@ from dpmix.runs.writer import RunWriter
 
 log = logging.getLogger("dpmix")
 
-RULE = 6
+RULE = 7
 """Version of the rule by which populations are found: to be raised with every change of its results."""
 
 
@@ -166,7 +166,8 @@ def _values(run: Run, found: Populations, make_engine: MakeEngine) -> dict[str, 
 def _populations(run: Run, kept: Mapping[str, Any]) -> Populations:
     """Return the populations of the group; unused places come last, and are -1 or NaN."""
     mixing = kept_mixing(kept)
-    n_draws, n_modes, n_points = (_used(kept[name]) for name in ("numbers", "modes", "of_points"))
+    n_draws = _used(kept["draws"][:, 0])
+    n_modes, n_points = (_used(kept[name]) for name in ("modes", "of_points"))
 
     def numbers(name: str, count: int) -> Ints:
         return np.array(kept[name][:count], np.int64)
@@ -194,7 +195,7 @@ def _populations(run: Run, kept: Mapping[str, Any]) -> Populations:
         n_populations=len(mixing.shares),
         reference=int(kept["reference"]),
         order=numbers("order", n_draws),
-        numbers=numbers("numbers", n_draws),
+        numbers=numbers("numbers", _used(kept["numbers"])),
         support=values("support", len(mixing.shares)),
         agreement=np.array(kept["agreement"]),
         least_density=float(kept["least_density"]),

@@ -30,9 +30,23 @@ def spread(run: Run, n_draws: int) -> Ints:
     There are at most `n_draws`, but at least one of each chain.
     """
     chains = run.alpha.shape[0] if run.kind == "mcmc" else 1
-    each = min(max(n_draws // chains, 1), run.committed)
-    numbers = np.linspace(run.committed - 1, 0, each).round().astype(np.int64)[::-1]
+    numbers = _evenly(run.committed, n_draws // chains)
     return np.array([(chain, number) for chain in range(chains) for number in numbers])
+
+
+def some_of_each_chain(draws: Ints, count: int) -> Ints:
+    """Return the places of evenly spaced ones of some draws, int64 [T, 2], the same of each chain, int64 [U].
+
+    There are at most `count`, but at least one of each chain; every chain has equally many of `draws`.
+    """
+    of_chains = np.arange(len(draws)).reshape(len(np.unique(draws[:, 0])), -1)
+    places: Ints = of_chains[:, _evenly(of_chains.shape[1], count // len(of_chains))].ravel()
+    return places
+
+
+def _evenly(n: int, count: int) -> Ints:
+    """Return at most `count` evenly spaced numbers below n, at least one, the last included, ascending."""
+    return np.linspace(n - 1, 0, min(max(count, 1), n)).round().astype(np.int64)[::-1]
 
 
 def pooled_draws(run: Run, draws: Ints) -> Ints:

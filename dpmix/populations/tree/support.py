@@ -28,7 +28,7 @@ CLEAR_MAJORITY = 0.75
 
 A population of so few events may be the edge of two others, or a part of a small one. If about half of the
 posterior has it, the majority alone keeps it with some seeds and not with others. (Draws of a chain resemble
-each other: 100 of them tell less than 100 independent ones.)
+each other: 50 of them tell less than 50 independent ones.)
 """
 
 
