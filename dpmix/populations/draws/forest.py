@@ -41,7 +41,7 @@ Subset = tuple[Floats, Array | None]
 """Events and what each counts."""
 
 AGREED = 0.95  # adjusted Rand index from which on two mean densities have the same populations
-MOST_TREES = 50  # of single draws; with 100, support and populations were the same
+MOST_TREES = 50  # of single draws; twice as many hardly change populations, and take most of the time
 WORKERS = 2  # threads that build trees; more were slower, since half of the work holds the interpreter's lock
 
 
