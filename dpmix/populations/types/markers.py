@@ -85,13 +85,18 @@ class Marker:
         return found / (1.0 + len(self.others))
 
     def _passes(self, values: Array, row: int) -> Array:
-        z = (values[:, None] - self.thresholds[row]) / self._scales(row)
-        above = 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0)))
-        # Soft boundaries of different widths may cross, and a level would then have a negative probability.
-        above = np.minimum.accumulate(above, axis=1)
-        ends = np.pad(above, [(0, 0), (1, 1)], constant_values=0.0)
-        ends[:, 0] = 1.0
-        found: Array = (ends[:, :-1] - ends[:, 1:])[:, self.allowed[row]].sum(axis=1)
+        allowed, scales = self.allowed[row], self._scales(row)
+        found, reached = np.zeros(len(values)), np.ones(len(values))  # reached: level c or a higher one
+        for c in range(int(np.flatnonzero(allowed)[-1]) + 1):
+            beyond = np.zeros(len(values))
+            if c < len(scales):
+                z = (values - self.thresholds[row, c]) / scales[c]
+                # Soft boundaries of different widths may cross, and a level would then have a negative
+                # probability.
+                beyond = np.minimum(reached, 1.0 / (1.0 + np.exp(-np.clip(z, -40.0, 40.0))))
+            if allowed[c]:
+                found += reached - beyond
+            reached = beyond
         return found
 
     def _scales(self, row: int) -> Array:
