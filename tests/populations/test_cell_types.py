@@ -10,7 +10,7 @@ import pytest
 from dpmix.populations.types import cells, types
 from dpmix.populations.types.cells import assess_cells, other_cells, suspect_cells
 from dpmix.populations.types.levels import fit_levels
-from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling
+from dpmix.populations.types.markers import DOUBT, Marker, log_factors, telling, with_base
 from dpmix.populations.types.shares import (
     Fits,
     barred_rows,
@@ -44,6 +44,20 @@ def evidence(values: Array, labels: Array, levels: Array, right: Array | None = 
     markers = fit_levels(values, labels, levels)
     p = np.full(levels.shape[:2], 1.0 - DOUBT) if right is None else right
     return np.exp(np.pad(log_factors(markers, values, p), [(0, 0), (0, 1)]))
+
+
+def test_one_draw_with_another_threshold_does_not_decide() -> None:
+    """Three of four draws have the threshold of high at 10, one has it at 4, below 20 events that are on."""
+
+    def draw(high: float) -> Marker:
+        allowed = np.array([[0, 1, 0], [0, 0, 1]], bool)  # rows + and ++
+        thresholds = np.tile([0.0, high], (2, 1))
+        return Marker(allowed, thresholds, np.zeros((2, 2)), np.full(2, 0.1), np.ones(2), np.ones(2))
+
+    values = np.repeat([-2.0, 2.0, 5.0, 12.0], [475, 500, 20, 5])[:, None]
+    marker = with_base(replace(draw(10.0), others=(draw(10.0), draw(4.0), draw(10.0))), values[:, 0])
+    logs = log_factors((marker,), values, np.full((2, 1), 1.0 - DOUBT))
+    np.testing.assert_array_equal(logs[475:].argmax(axis=1), np.repeat([0, 1], [520, 5]))
 
 
 def test_shares_of_events_are_sums_over_components() -> None:

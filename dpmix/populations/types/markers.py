@@ -5,7 +5,9 @@ P(above | value) of a boundary is logistic in the value. An event supports a cel
     p q / b + (1 - p) (1 - q) / (1 - b),
 
 with q the probability of the levels that the cell allows, b its mean over all events (the base rate) and 1
-- p the doubt. A silent cell has the factor 1. `dpmix.populations.types.levels` fits the boundaries.
+- p the doubt. Where several draws have boundaries of their own, b is of the mean q, and the factor is the
+geometric mean over the draws. A silent cell has the factor 1. `dpmix.populations.types.levels` fits the
+boundaries.
 
 N events, H components, R cell types, M markers, C levels of a marker that the table distinguishes.
 """
@@ -202,8 +204,12 @@ def log_factors(markers: tuple[Marker, ...], values: Array, right: Array) -> Arr
     """
     total = np.zeros((len(values), len(right)))
     for m, marker in enumerate(markers):
-        for r, q in each_cell(marker, values[:, m], ~marker.silent):
-            total[:, r] += log_factor(q, marker.base[r], right[r, m])
+        draws = replace(marker, others=()), *marker.others
+        # The geometric mean over the draws: with the mean of q, one draw of four with another threshold gave
+        # events of a frequent level the evidence of a rare one.
+        for one in draws:
+            for r, q in each_cell(one, values[:, m], ~marker.silent):
+                total[:, r] += log_factor(q, marker.base[r], right[r, m]) / len(draws)
     return total
 
 
