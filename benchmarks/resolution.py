@@ -347,10 +347,12 @@ def battery_sentence(label: str, rows: dict[str, Row]) -> str:
     design = {case.name for case in cases(CASES)}
     missed = [name for name, row in rows.items() if row["events"] >= 50 and not row["found"]]
     added = [f"{name} ({row['added']})" for name, row in rows.items() if row["added"]]
-    measured = f"{len(design & set(rows))} of the {len(design)} cases of the default design"
+    measured = len(design & set(rows))
+    share = "all" if measured == len(design) else f"{measured} of the"
     return (
-        f"\nSmall populations, *{label}*: {measured}. Of 50 events or more, not found: "
-        f"{'; '.join(missed) or 'none'}. With added populations: {'; '.join(added) or 'none'}."
+        f"\nSmall populations, *{label}*: {share} {len(design)} cases of the default design. "
+        f"Of 50 events or more, not found: {'; '.join(missed) or 'none'}. "
+        f"With added populations: {'; '.join(added) or 'none'}."
     )
 
 
