@@ -177,13 +177,13 @@ class Gating:
         Population of each component of the reference draw.
     weights, means, covariances : float64 [K], [K, D], [K, D, D]
         Mixture of the reference draw, transformed scale.
-    numbers : int64 [T]
-        Number of populations in each draw's own tree, cut by the same rule.
+    numbers : int64 [U]
+        Number of populations in the own tree of evenly spaced draws, at most 50, cut by the same rule.
     support : float64 [P]
-        Share of the draws whose own tree contains this population (Jaccard similarity of the events above
+        Share of these draws whose own tree contains this population (Jaccard similarity of the events above
         1/2).
     agreement : float64 [C, C]
-        Mean adjusted Rand index of the draws' own partitions within (diagonal) and between chains.
+        Mean adjusted Rand index of these draws' own partitions within (diagonal) and between chains.
     sizes : int64 [S, P]
         Number of events with this most probable population.
     proportions : float64 [T, S, P]

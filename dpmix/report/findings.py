@@ -34,7 +34,7 @@ def summary(gating: Gating) -> list[str]:
         low, high = np.quantile(gating.numbers, INTERVAL, method="inverted_cdf").astype(int)
         found += (
             f" The 90% credible interval for the number of populations is {low} to {high} "
-            f"({draws_used(gating)})."
+            f"({count(len(gating.numbers), 'draw')} from {count(gating.n_chains, 'chain')})."
         )
     else:
         found += f" This is a point estimate ({draws_used(gating)}), without intervals."
