@@ -261,7 +261,8 @@ def _components(live: Live, chosen: Decided) -> tuple[Ints, Array, Ints, int]:
     votes = ((cast @ of_modes, near) for cast, near in live.votes)
     components = components_of(live.forest, own, votes)
     weights = weights_of(live.forest.run, live.forest.draws, components, len(chosen.names))
-    return components, weights, estimate, live.forest.typical_draw(estimate, chosen.rule)
+    reference = live.forest.typical_draw(estimate, live.forest.partitions(chosen.rule))
+    return components, weights, estimate, reference
 
 
 def levels_of(live: Live, decisions: Decisions) -> Array:

@@ -10,8 +10,8 @@ The shared events are points drawn from the posterior mean density, not the even
 is all that is needed, and the result does not depend on which events are gated. The same points give the log
 density below which an event is implausible.
 
-T draws, some of which are pooled, and U of which have a tree of their own; J pooled components, K components,
-P populations, M points, D channels.
+T draws (some are pooled, U have a tree of their own); J pooled components, K components, P populations, M
+points, D channels.
 """
 
 from __future__ import annotations
@@ -234,9 +234,10 @@ def populations_of(
         Names and colours.
     """
     run, draws, tree, labels = forest.run, forest.draws, forest.tree, forest.labels
+    partition = forest.partitions(rule)
     n_found = int(own.max()) + 1
     estimate = shares.argmax(axis=1)
-    reference = forest.typical_draw(estimate, rule)
+    reference = forest.typical_draw(estimate, partition)
     components = components_of(forest, own, cast_votes(forest, shares))
     kept = slice(None, None, max(POINTS // KEPT_POINTS, 1))  # of all components: points are in their order
     return Populations(
@@ -254,7 +255,7 @@ def populations_of(
         order=alignment.align(labels, np.array([run.weights[tuple(draw)] for draw in draws]), reference),
         numbers=np.array([own.max() + 1 for own in forest.cut_draws(rule)]),
         support=forest.support(estimate, n_found),
-        agreement=partitions.agreement(forest.partitions(rule), draws[forest.with_tree, 0]),
+        agreement=partitions.agreement(partition, draws[forest.with_tree, 0]),
         least_density=float(np.quantile(forest.log_density, IMPLAUSIBLE)),
         points=np.ascontiguousarray(forest.points[kept]),
         of_points=estimate[kept],

@@ -2,8 +2,8 @@
 
 They do not depend on where they are cut, so all cuts of a run share them (`dpmix.populations.draws.find`).
 
-T draws, U of which have a tree; J components of the pooled draws, K components of a draw, L modes, M points,
-D channels.
+T draws (U have a tree of their own); J components of the pooled draws, K components of a draw, L modes, M
+points, D channels.
 """
 
 from __future__ import annotations
@@ -138,13 +138,13 @@ class Forest:
         """Return the share of the draws with a tree that contain each population of points, float64 [P]."""
         return support(self.trees, self.labels[self.with_tree], populations, n_populations)
 
-    def typical_draw(self, populations: Ints, rule: CutRule) -> int:
+    def typical_draw(self, populations: Ints, partition: Ints) -> int:
         """Return the draw whose own populations are most similar to populations of the points, int64 [M].
 
         One draw has to stand for all where a number of a component is needed: the most typical one, not the
-        last.
+        last. `partition` is the result of `partitions`.
         """
-        agreement = [partitions.rand_index(populations, own) for own in self.partitions(rule)]
+        agreement = [partitions.rand_index(populations, own) for own in partition]
         return int(self.with_tree[np.argmax(agreement)])
 
     def why(self, rule: CutRule) -> str:
